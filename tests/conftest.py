@@ -193,6 +193,14 @@ def tries_examples(item: pytest.Item) -> bool:
     return getattr(getattr(item, "function", None), "is_hypothesis_test", False)
 
 
+@pytest.fixture(scope="session")
+def cupti(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Directory with a fake CUPTI, CUDA driver and program, compiled once for all tests."""
+    from tests.support.fake_cupti import build
+
+    return build(tmp_path_factory.mktemp("fake-cupti"))
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     if item.get_closest_marker("torch") and not find_spec("torch"):
         pytest.skip("PyTorch is not installed")

@@ -17,7 +17,7 @@ from pasta.cli.preload import adapt_backends
 from pasta.config import Config
 from pasta.errors import ConfigError, MissingDependency
 from pasta.plugins import find_tools
-from tests.support.fake_cupti import build, library, play_cupti
+from tests.support.fake_cupti import library, play_cupti
 from tests.support.played import Played
 
 BYTES, EXECUTED, HITS = "dram__bytes.sum", "sm__inst_executed.sum", "lts__t_sector_hit_rate.pct"
@@ -28,17 +28,12 @@ TWICE = "pasta: each selected kernel runs 2 times: its 3 counters need as many p
 Play = Callable[..., Played]
 
 
-@pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build(tmp_path_factory.mktemp("fake-cupti"))
-
-
 @pytest.fixture
-def play(built: Path, tmp_path: Path) -> Play:
+def play(cupti: Path, tmp_path: Path) -> Play:
     def run(*scripts: str, settings: str = ON, **extra: str) -> Played:
         log = str(tmp_path / "log")
         return play_cupti(
-            built, tmp_path, *scripts, settings=settings, FAKE_CUPTI_COUNTERS=log, **extra
+            cupti, tmp_path, *scripts, settings=settings, FAKE_CUPTI_COUNTERS=log, **extra
         )
 
     return run
@@ -229,13 +224,13 @@ def test_library_without_the_functions(play: Play, tmp_path: Path) -> None:
 # ---- under pasta-preload ----
 
 
-def test_the_tool_counts(built: Path, pasta_preload: Any) -> None:
-    fake = str(built / "libcupti.so.13")
+def test_the_tool_counts(cupti: Path, pasta_preload: Any) -> None:
+    fake = str(cupti / "libcupti.so.13")
     done = pasta_preload(
-        built / "program", "context", "counters", "end",
+        cupti / "program", "context", "counters", "end",
         options=("-t", "counters", "--set", f"nvidia.counters={BYTES},{HITS}", "-k", "fill"),
         environment={
-            "FAKE_CUPTI": fake, "PASTA_CUPTI_LIB": fake, "FAKE_DRIVER": str(built / "libcuda.so.1")
+            "FAKE_CUPTI": fake, "PASTA_CUPTI_LIB": fake, "FAKE_DRIVER": str(cupti / "libcuda.so.1")
         },
     )  # fmt: skip
     assert (done.exit_status, done.stdout) == (7, "done\n")
@@ -273,15 +268,15 @@ def test_a_tool_that_needs_counters_has_some() -> None:
         adapted("counters", counters=BYTES, pc_sampling="32cycles")
 
 
-def test_list_of_a_chips_counters(built: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    ((chip, found),) = chip_counters(built / "libcupti.so.13", "CHIP")
+def test_list_of_a_chips_counters(cupti: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ((chip, found),) = chip_counters(cupti / "libcupti.so.13", "CHIP")
     assert chip == "CHIP"
     assert [tuple(each) for each in found] == [
         (BYTES, "# of bytes accessed in DRAM"), (EXECUTED, ""), (HITS, ""),
     ]  # fmt: skip
     with pytest.raises(MissingDependency, match="it does not know CHIP2, but CHIP"):
-        chip_counters(built / "libcupti.so.13", "CHIP2")
+        chip_counters(cupti / "libcupti.so.13", "CHIP2")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PASTA_CUPTI_LIB", str(built / "libcupti.so.13"))
+        patch.setenv("PASTA_CUPTI_LIB", str(cupti / "libcupti.so.13"))
         assert doctor._list_counters("CHIP") == 0
     assert f"CHIP {BYTES}  # of bytes accessed in DRAM\n" in capsys.readouterr().out

@@ -13,7 +13,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from bench.cupti_switch import switch_library
-from tests.support.fake_cupti import build
 from tests.support.places import PROGRAMS, ROOT
 
 KERNEL = "_Z4fillIfEvPT_S0_i"
@@ -21,11 +20,11 @@ SCRIPTS = ("context", "launches", "copies", "graph", "events", "end")
 
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = build(tmp_path_factory.mktemp("fake-cupti"))
-    sanitizer = [PROGRAMS / "nvidia" / "fake_sanitizer.c", "-o", directory / "libsanitizer.so"]
+def built(cupti: Path) -> Path:
+    """With a fake Sanitizer beside it."""
+    sanitizer = [PROGRAMS / "nvidia" / "fake_sanitizer.c", "-o", cupti / "libsanitizer.so"]
     subprocess.run(["cc", "-shared", "-fPIC", "-fvisibility=hidden", *sanitizer], check=True)
-    return directory
+    return cupti
 
 
 def environment(built: Path, **more: str) -> dict[str, str]:

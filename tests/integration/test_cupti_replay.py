@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.fake_cupti import build, play_cupti
+from tests.support.fake_cupti import play_cupti
 from tests.support.places import DATA
 from tests.support.played import Played
 
@@ -32,18 +32,13 @@ OWN = {
 }
 
 
-@pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build(tmp_path_factory.mktemp("fake-cupti"))
-
-
-def record(built: Path, stream: Path, *scripts: str) -> None:
+def record(cupti: Path, stream: Path, *scripts: str) -> None:
     environment = {
-        "FAKE_CUPTI": str(built / "libcupti.so.13"), "FAKE_DRIVER": str(built / "libcuda.so.1"),
-        "CUPTI_RECORDER_LIB": str(built / "libcupti.so.13"), "CUPTI_RECORDER_FILE": str(stream),
-        "CUDA_INJECTION64_PATH": str(built / "librecorder.so"),
+        "FAKE_CUPTI": str(cupti / "libcupti.so.13"), "FAKE_DRIVER": str(cupti / "libcuda.so.1"),
+        "CUPTI_RECORDER_LIB": str(cupti / "libcupti.so.13"), "CUPTI_RECORDER_FILE": str(stream),
+        "CUDA_INJECTION64_PATH": str(cupti / "librecorder.so"),
     }  # fmt: skip
-    done = subprocess.run([built / "program", *scripts], env=environment, capture_output=True)
+    done = subprocess.run([cupti / "program", *scripts], env=environment, capture_output=True)
     assert (done.returncode, done.stderr) == (7, b"")
 
 
@@ -58,14 +53,14 @@ def events(played: Played) -> dict[str, list[dict[str, Any]]]:
 
 
 @pytest.mark.main
-def test_a_recording_gives_the_events_of_the_program(built: Path, tmp_path: Path) -> None:
+def test_a_recording_gives_the_events_of_the_program(cupti: Path, tmp_path: Path) -> None:
     stream = tmp_path / "work.stream"
-    record(built, stream, *SCRIPTS)
+    record(cupti, stream, *SCRIPTS)
     places = tmp_path / "direct", tmp_path / "again"
     for each in places:
         each.mkdir()
-    direct = play_cupti(built, places[0], *SCRIPTS)
-    again = play_cupti(built, places[1], f"replay:{stream}")
+    direct = play_cupti(cupti, places[0], *SCRIPTS)
+    again = play_cupti(cupti, places[1], f"replay:{stream}")
     assert (again.status, again.stderr) == (7, "")
     assert events(again) == events(direct)
     durations = [
@@ -76,10 +71,10 @@ def test_a_recording_gives_the_events_of_the_program(built: Path, tmp_path: Path
 
 
 @pytest.mark.slow
-def test_threads_of_a_recording(built: Path, tmp_path: Path) -> None:
+def test_threads_of_a_recording(cupti: Path, tmp_path: Path) -> None:
     stream = tmp_path / "threads.stream"
-    record(built, stream, "context", "threads")
-    again = play_cupti(built, tmp_path, f"replay:{stream}")
+    record(cupti, stream, "context", "threads")
+    again = play_cupti(cupti, tmp_path, f"replay:{stream}")
     assert len(again["kernel_launch"]) == len(again["kernel_launch_end"]) == 40_000
     assert len(again["kernel_complete"]) == 40_000
     assert len({thread for (thread,) in again.rows("kernel_launch", "thread")}) == 8
@@ -95,11 +90,11 @@ WORK = {
 
 
 @pytest.mark.parametrize("name", WORK)
-def test_recordings_of_a_gpu(built: Path, tmp_path: Path, name: str) -> None:
+def test_recordings_of_a_gpu(cupti: Path, tmp_path: Path, name: str) -> None:
     """All work of the program is there, and has its times, on an H200."""
     stream = DATA / "nvidia" / f"{name}.stream"
     version = int.from_bytes(stream.read_bytes()[16:20], "little")
-    played = play_cupti(built, tmp_path, f"replay:{stream}", FAKE_CUPTI_API=str(version))
+    played = play_cupti(cupti, tmp_path, f"replay:{stream}", FAKE_CUPTI_API=str(version))
     assert (played.status, played.stderr) == (7, "")
     launches, copies, sets = WORK[name]
     assert len(played["kernel_launch"]) == launches

@@ -16,7 +16,7 @@ from pasta.cli.preload import adapt_backends
 from pasta.config import Config
 from pasta.errors import ConfigError
 from pasta.sass.toolkit import find_nvdisasm
-from tests.support.fake_cupti import build, library, play_cupti
+from tests.support.fake_cupti import library, play_cupti
 from tests.support.places import DATA
 from tests.support.played import Played
 
@@ -28,17 +28,12 @@ COLUMNS = ("name", "symbol", "pc", "reason", "ordinal")
 Play = Callable[..., Played]
 
 
-@pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build(tmp_path_factory.mktemp("fake-cupti"))
-
-
 @pytest.fixture
-def play(built: Path, tmp_path: Path) -> Play:
+def play(cupti: Path, tmp_path: Path) -> Play:
     def run(*scripts: str, settings: str = ON, **extra: str) -> Played:
         log = str(tmp_path / "sampling")
         return play_cupti(
-            built, tmp_path, *scripts, settings=settings, FAKE_CUPTI_SAMPLING=log, **extra
+            cupti, tmp_path, *scripts, settings=settings, FAKE_CUPTI_SAMPLING=log, **extra
         )
 
     return run
@@ -207,11 +202,11 @@ LOOP, SOURCE = "dependent_loads", "/tmp/src/stalls.cu"
 
 
 @pytest.fixture
-def environment(built: Path) -> dict[str, str]:
+def environment(cupti: Path) -> dict[str, str]:
     return {
-        "FAKE_CUPTI": str(built / "libcupti.so.13"),
-        "FAKE_DRIVER": str(built / "libcuda.so.1"),
-        "PASTA_CUPTI_LIB": str(built / "libcupti.so.13"),
+        "FAKE_CUPTI": str(cupti / "libcupti.so.13"),
+        "FAKE_DRIVER": str(cupti / "libcuda.so.1"),
+        "PASTA_CUPTI_LIB": str(cupti / "libcupti.so.13"),
         "FAKE_CUBIN": str(CUBIN),
         "FAKE_KERNEL": LOOP,
     }
@@ -223,11 +218,11 @@ def rows(run: Any, table: str, *columns: str) -> list[tuple[Any, ...]]:
 
 
 def test_the_tool_takes_samples(
-    built: Path, pasta_preload: Any, environment: dict[str, str]
+    cupti: Path, pasta_preload: Any, environment: dict[str, str]
 ) -> None:
     lost = {"FAKE_CUPTI_DROPPED": "70"}
     done = pasta_preload(
-        built / "program", "context", "samples", "end",
+        cupti / "program", "context", "samples", "end",
         options=("-t", "pc_samples,kernel_freq"), environment={**environment, **lost},
     )  # fmt: skip
     assert (done.exit_status, done.stdout) == (7, "done\n")
@@ -253,19 +248,19 @@ def test_the_tool_takes_samples(
 
 
 def test_only_the_selected_kernel(
-    built: Path, pasta_preload: Any, environment: dict[str, str]
+    cupti: Path, pasta_preload: Any, environment: dict[str, str]
 ) -> None:
     done = pasta_preload(
-        built / "program", "context", "samples", "end",
+        cupti / "program", "context", "samples", "end",
         options=("-t", "pc_samples", "-k", "called"), environment=environment,
     )  # fmt: skip
     assert rows(done.run, "kernels", "kernel", "samples") == [("called", 3)]
 
 
-def test_samples_by_launch(built: Path, pasta_preload: Any, environment: dict[str, str]) -> None:
+def test_samples_by_launch(cupti: Path, pasta_preload: Any, environment: dict[str, str]) -> None:
     mode = ("--set", "nvidia.pc_sampling_mode=serialized", "--launch-count", "3")
     done = pasta_preload(
-        built / "program", "context", "windows", "end",
+        cupti / "program", "context", "windows", "end",
         options=("-t", "pc_samples", *mode), environment=environment,
     )  # fmt: skip
     assert rows(done.run, "kernels", "kernel", "samples") == [("fill", 1 + 2 + 3)]
@@ -277,10 +272,10 @@ def test_samples_by_launch(built: Path, pasta_preload: Any, environment: dict[st
 
 
 def test_samples_and_probes_need_two_passes(
-    built: Path, pasta_preload: Any, environment: dict[str, str]
+    cupti: Path, pasta_preload: Any, environment: dict[str, str]
 ) -> None:
     done = pasta_preload(
-        built / "program", "context", "samples", "end",
+        cupti / "program", "context", "samples", "end",
         options=("-t", "pc_samples,access_count"), environment=environment,
     )  # fmt: skip
     assert done.exit_status == 7

@@ -9,37 +9,32 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.fake_cupti import build, play_cupti
+from tests.support.fake_cupti import play_cupti
 from tests.support.played import Played
 
 WINDOW = ("guest:start", "step", "step", "guest:stop")
-
-
-@pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build(tmp_path_factory.mktemp("fake-cupti"))
 
 
 Play = Callable[..., Played]
 
 
 @pytest.fixture
-def play(built: Path, tmp_path: Path) -> Play:
+def play(cupti: Path, tmp_path: Path) -> Play:
     def run(*scripts: str, settings: str = "", **environment: str) -> Played:
         return play_cupti(
-            built, tmp_path, *scripts, "guest:report", settings=settings, **environment
+            cupti, tmp_path, *scripts, "guest:report", settings=settings, **environment
         )
 
     return run
 
 
-def without_pasta(built: Path, *scripts: str) -> str:
+def without_pasta(cupti: Path, *scripts: str) -> str:
     environment = {
-        "FAKE_GUEST": str(built / "libguest.so"), "FAKE_CUPTI": str(built / "libcupti.so.13"),
-        "FAKE_DRIVER": str(built / "libcuda.so.1"),
+        "FAKE_GUEST": str(cupti / "libguest.so"), "FAKE_CUPTI": str(cupti / "libcupti.so.13"),
+        "FAKE_DRIVER": str(cupti / "libcuda.so.1"),
     }  # fmt: skip
     done = subprocess.run(
-        [built / "program", *scripts, "guest:report"],
+        [cupti / "program", *scripts, "guest:report"],
         env=environment, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 7
@@ -76,9 +71,9 @@ ORDERS = {
 
 @pytest.mark.main
 @pytest.mark.parametrize("order", ORDERS.values(), ids=list(ORDERS))
-def test_both_get_all_of_it(built: Path, play: Play, order: tuple[str, ...]) -> None:
+def test_both_get_all_of_it(cupti: Path, play: Play, order: tuple[str, ...]) -> None:
     """The program's tool gets what it gets without PASTA, and PASTA as much as without the tool."""
-    expected = without_pasta(built, *order)
+    expected = without_pasta(cupti, *order)
     assert ", outside 0" in expected
     played = play(*order)
     assert (played.status, played.stderr) == (7, "")
@@ -100,16 +95,16 @@ def test_second_tool_is_told_that_there_is_one(play: Play) -> None:
     assert "guest subscribe: 39" in played.stdout
 
 
-def test_tool_first_and_the_sanitizer(built: Path, play: Play) -> None:
+def test_tool_first_and_the_sanitizer(cupti: Path, play: Play) -> None:
     """With probes CUPTI is not ours: the program's calls go to the library."""
     order = ("guest:subscribe", "context", *WINDOW)
     played = play(*order, settings="nvidia.source=sanitizer\nsanitizer_lib=/no/such.so\n")
-    assert played.stdout == without_pasta(built, *order)
+    assert played.stdout == without_pasta(cupti, *order)
     assert "CUDA is not recorded: /no/such.so" in played.stderr
 
 
-def test_tool_in_a_process_that_is_not_profiled(built: Path, tmp_path: Path) -> None:
+def test_tool_in_a_process_that_is_not_profiled(cupti: Path, tmp_path: Path) -> None:
     order = ("guest:subscribe", "context", *WINDOW, "guest:report")
-    played = play_cupti(built, tmp_path, *order, PASTA_SHIM="")
+    played = play_cupti(cupti, tmp_path, *order, PASTA_SHIM="")
     assert (played.status, played.stderr) == (7, "")
-    assert played.stdout == without_pasta(built, *order[:-1])
+    assert played.stdout == without_pasta(cupti, *order[:-1])

@@ -12,7 +12,7 @@ import pytest
 from pasta import abi
 from pasta.sources import known_sources
 from tests.support.capabilities import disagreements
-from tests.support.fake_cupti import build, play_cupti
+from tests.support.fake_cupti import play_cupti
 from tests.support.played import ABSENT64, Played
 
 pytestmark = pytest.mark.slow  # together
@@ -35,18 +35,13 @@ SCRIPTS = (
 )
 
 
-@pytest.fixture(scope="session")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build(tmp_path_factory.mktemp("fake-cupti"))
-
-
 Play = Callable[..., Played]
 
 
 @pytest.fixture
-def play(built: Path, tmp_path: Path) -> Play:
+def play(cupti: Path, tmp_path: Path) -> Play:
     def run(*scripts: str, settings: str = "", **extra: str) -> Played:
-        return play_cupti(built, tmp_path, *scripts, settings=settings, **extra)
+        return play_cupti(cupti, tmp_path, *scripts, settings=settings, **extra)
 
     return run
 
@@ -389,19 +384,19 @@ def test_optional_records_may_fail(play: Play) -> None:
     assert "enable failed with 27" in played.log
 
 
-def test_nothing_is_recorded_without_a_session(built: Path, tmp_path: Path) -> None:
+def test_nothing_is_recorded_without_a_session(cupti: Path, tmp_path: Path) -> None:
     played = play_cupti(
-        built, tmp_path, "context", "launches", settings="backend=none\nlisten=none\n"
+        cupti, tmp_path, "context", "launches", settings="backend=none\nlisten=none\n"
     )
     assert played.status == 7
 
 
-def test_capabilities(play: Play, built: Path, tmp_path: Path) -> None:
+def test_capabilities(play: Play, cupti: Path, tmp_path: Path) -> None:
     chosen = "nvidia.details=1\nnvidia.uvm=1\nnvidia.pc_sampling=4096cycles\n"
     (tmp_path / "counted").mkdir()
     counting = "nvidia.counters=dram__bytes.sum\n"
     counted = play_cupti(
-        built, tmp_path / "counted", "context", "counters", "end", settings=counting
+        cupti, tmp_path / "counted", "context", "counters", "end", settings=counting
     )
     streams = [play(*SCRIPTS, settings=chosen).tables, counted.tables]
     unplayed = set() if DRIVER.exists() else {"device_name"}
