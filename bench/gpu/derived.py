@@ -1,11 +1,11 @@
-"""How many launches a probed launch of the same shape would have told: an experiment.
+"""How many launches could be inferred from one probed launch of their shape: an experiment.
 
     pasta-preload -t access_count -o run -- python train.py
     python bench/gpu/derived.py run [...]
 
-A shape is a kernel with its grid, block and dynamic shared memory. Compares the accesses, bytes and
-touched objects of every launch, by kind of access, with those of the first launch of its shape: a
-kernel whose addresses do not depend on data has the same in all. Prints the share of launches and
+A shape is a kernel with its grid, block and dynamic shared memory. Compares each launch with the
+first one of its shape: accesses and bytes by kind of access, and the objects that were touched.
+They are equal if the kernel's addresses do not depend on data. Prints the share of launches and
 of accesses in shapes where all are equal, and the kernels where they are not.
 """
 
