@@ -172,9 +172,11 @@ class Copies(Tool):
         self.pair_times.submitted(copies, self.pairs.add(*devices, bytes=bytes))
         sides = (copies["source"], copies["destination"])
         located = (sides[0] != _ABSENT) & (sides[1] != _ABSENT)
+        pinned = next(number for number, name in abi.enums()["memory"].items() if name == "pinned")
+        staged = (source == pinned) | (destination == pinned)
         self.same.add(
             copies["direction"][located], *(side[located] for side in sides),
-            copies["bytes"][located], bytes=bytes[located],
+            copies["bytes"][located], staged[located], bytes=bytes[located],
         )  # fmt: skip
         self._follow_callers(copies, bytes, source, destination)
 
@@ -337,15 +339,18 @@ class Copies(Tool):
             yield from self._same_addresses()
 
     def _same_addresses(self) -> Iterator[Finding]:
+        """Copies between the same addresses; not of pinned memory."""
         rows, count, total = _columns(self.same)
-        again = total - total // np.maximum(count, 1)
+        # a pinned buffer is there to be filled anew for each copy
+        staged = np.asarray([row[4] for row in rows], np.bool_)
+        again = np.where(staged, 0, total - total // np.maximum(count, 1))
         directions = np.asarray([row[0] for row in rows], np.uint64)
         for number in np.unique(directions).tolist():
             mine = np.where(directions == number, again, 0)
             bytes, most = int(mine.sum()), int(mine.argmax())
             if not bytes or bytes < self.repeated:
                 continue
-            _, source, destination, size = rows[most]
+            _, source, destination, size, _ = rows[most]
             yield Finding(
                 what="the same transfer is made repeatedly",
                 where=f"{_direction(number)}: {formatted(size, 'bytes')} from {source:#x} to"
@@ -509,7 +514,7 @@ class Copies(Tool):
         again = total - total // np.maximum(count, 1)
         order = np.argsort(-again, kind="stable")
         order = order[count[order] > 1]
-        distinct = np.asarray(rows, np.uint64).reshape(-1, 4)[order]
+        distinct = np.asarray(rows, np.uint64).reshape(-1, 5)[order]
         return Table(
             {
                 "direction": [_direction(row[0]) for row in distinct.tolist()],

@@ -173,16 +173,26 @@ def test_a_training_run() -> None:
 
 def test_repeated_transfers_are_a_finding(events: Events) -> None:
     for _ in range(3):
-        events.copy("host_to_device", PINNED, DEVICE, 1000)
-        events.copy("host_to_device", PINNED, DEVICE, 100)
-    events.copy("host_to_device", PINNED + 8, DEVICE, 100)
-    events.copy("device_to_host", DEVICE, PINNED, 600)
+        events.copy("host_to_device", HOST, DEVICE, 1000)
+        events.copy("host_to_device", HOST, DEVICE, 100)
+    events.copy("host_to_device", HOST + 8, DEVICE, 100)
+    events.copy("device_to_host", DEVICE, HOST, 600)
     options = {"repeated": "2200B", "bandwidth": 1_000_000_000}
     (found,) = run_tool(Copies, events, options=options).findings
     assert found.gain == pytest.approx(2200 / 7000)  # a byte takes 1 ns; copies are 1 us apart
-    assert found.where == "host_to_device: 1,000 B from 0x20000000 to 0x10000000, 3 times"
+    assert found.where == "host_to_device: 1,000 B from 0x40000000 to 0x10000000, 3 times"
     assert found.confidence == "low"  # whether the bytes were equal is not checked
     assert not run_tool(Copies, events, options={"repeated": "2201B"}).findings
+
+
+def test_staging_buffers_are_no_repeated_transfers(events: Events) -> None:
+    """The program fills pinned memory anew for each copy, as good loaders do."""
+    for _ in range(10):
+        events.copy("host_to_device", PINNED, DEVICE, 1000, flags=2)
+        events.copy("device_to_host", DEVICE + 4096, PINNED + 4096, 1000, flags=2)
+    result = run_tool(Copies, events, options={"repeated": 1})
+    assert not any("repeatedly" in finding.what for finding in result.findings)
+    assert len(list(result.tables["repeats"].rows())) == 2
 
 
 def test_pageable_memory_is_a_finding(events: Events) -> None:

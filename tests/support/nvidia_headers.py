@@ -21,6 +21,7 @@ def toolkits() -> Iterable[Path]:
 
 
 def headers(name: str) -> list[Path]:
-    """Directories that hold the header, each once."""
-    found = (path.parent for root in toolkits() if root.is_dir() for path in root.rglob(name))
+    """Directories from which the header, such as `crt/host_defines.h`, is included, each once."""
+    up = name.count("/")
+    found = (path.parents[up] for root in toolkits() if root.is_dir() for path in root.rglob(name))
     return list(dict.fromkeys(directory.resolve() for directory in found))
