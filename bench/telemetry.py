@@ -1,7 +1,9 @@
 """CPU time of the launcher's samples of devices, with a library in place of the vendor's.
 
+    python -m bench.telemetry [--driver]
+
 The thread sleeps between samples, as in the launcher, so that caches are cold. What the driver
-itself takes for its answers is not measured.
+itself takes for its answers is measured with --driver only, on a machine with an NVIDIA GPU.
 """
 
 from __future__ import annotations
@@ -44,16 +46,19 @@ sampling.stop()
 """
 
 
-def measure() -> list[Figure]:
-    """CPU time of a sample of one device at the default interval."""
+def measure(driver: bool = False) -> list[Figure]:
+    """CPU time of a sample at the default interval: of one device that the library in place of
+    the vendor's makes up, or of the driver's."""
     with tempfile.TemporaryDirectory() as name, ring_session(64 << 20) as (session, env):
         directory = Path(name)
         run([compile_program(directory, "ring_mix", ring=True), "1000"], env)
         (ring,) = (session / "rings").iterdir()
-        _compile_library(directory)
+        made_up = {"LD_LIBRARY_PATH": name, "FAKE_NVML_PROCESSES": "1:1073741824"}
+        if not driver:
+            _compile_library(directory)
         found = run(
             [sys.executable, "-c", _MEASURE, ring, _INTERVAL_SECONDS, _SECONDS],
-            environment(LD_LIBRARY_PATH=name, FAKE_NVML_PROCESSES="1:1073741824"),
+            environment(**({} if driver else made_up)),
         )
     seconds = values(found)
     share = 100 * seconds["sample"] / _INTERVAL_SECONDS
@@ -72,5 +77,5 @@ def _compile_library(directory: Path) -> None:
 
 
 if __name__ == "__main__":
-    for figure in measure():
+    for figure in measure("--driver" in sys.argv[1:]):
         print(f"{figure.name}: {figure.measured}")
