@@ -530,7 +530,9 @@ class Utilization(Tool):
                     key = (one, two, how)
                     times[key] = times.get(key, 0) + time
                     gaps += count
+            # what copies and communication wait for is a finding of its own
             gain = min(could, sum(times.values()))
+            gain -= device.could_overlap(COPY) + device.could_overlap(COMMUNICATION)
             if gaps < self.least_gaps or not self._worth(gain, device.span):
                 continue
             one, two, how = min(times, key=lambda key: (-times[key], key))
@@ -556,36 +558,31 @@ class Utilization(Tool):
     def _alone(self) -> Iterator[Finding]:
         """Communication and copies that ran while no kernel did."""
         for number, device in sorted(self.use.devices.items()):
-            overlap = device.activity.overlap
-            compute = int(overlap[1 << COMPUTE])
-            alone = int(overlap[1 << COMMUNICATION] + overlap[1 << COMMUNICATION | 1 << COPY])
-            copies = int(overlap[1 << COPY])
-            for time, confidence, what, all_of_it, remedy in (
+            compute = int(device.activity.overlap[1 << COMPUTE])
+            for kind, confidence, what, remedy in (
                 (
-                    alone,
+                    COMMUNICATION,
                     "medium",
                     "communication does not overlap with kernels",
-                    device.time(COMMUNICATION),
                     "start it on a stream of its own as soon as its data is there, and compute what"
                     " does not need its result meanwhile (smaller buckets, prefetching)",
                 ),
                 (
-                    copies,
+                    COPY,
                     "low",
                     "copies do not overlap with kernels",
-                    device.time(COPY),
                     "copy asynchronously, between pinned memory and the device and on a stream of"
                     " its own, while kernels work on other data",
                 ),
             ):
-                gain = min(time, compute)
+                gain, time = device.could_overlap(kind), device.without_kernels(kind)
                 if not self._worth(gain, device.span):
                     continue
                 yield Finding(
                     what=what,
                     where=f"device {number}",
-                    evidence=f"{formatted(time, 'ns')} of {formatted(all_of_it, 'ns')} ran while no"
-                    f" kernel did; kernels ran alone for {formatted(compute, 'ns')} of"
+                    evidence=f"{formatted(time, 'ns')} of {formatted(device.time(kind), 'ns')} ran"
+                    f" while no kernel did; kernels ran alone for {formatted(compute, 'ns')} of"
                     f" {formatted(device.span, 'ns')}",
                     remedy=remedy,
                     gain=gain / device.span,

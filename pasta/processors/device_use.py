@@ -131,6 +131,16 @@ class Device:
         cause = END if last["class"] != -1 else START
         self.count(cause, np.zeros(1, _work()), np.asarray([end - begin]))
 
+    def without_kernels(self, kind: int) -> int:
+        """Time of COMMUNICATION, also beside copies, or of COPY alone, while no kernel ran, ns."""
+        overlap = self.activity.overlap
+        beside_copies = overlap[1 << kind | 1 << COPY] if kind != COPY else 0
+        return int(overlap[1 << kind] + beside_copies)
+
+    def could_overlap(self, kind: int) -> int:
+        """Time of it that kernels, which ran alone at other times, could have hidden, ns."""
+        return min(self.without_kernels(kind), int(self.activity.overlap[1 << COMPUTE]))
+
     def time(self, *classes: int) -> int:
         """Time in which work of any of these classes ran, ns; without classes all observed time."""
         masks = np.arange(1 << STOPPED)

@@ -97,6 +97,15 @@ def test_more_places_than_a_buffer_holds(play: Play) -> None:
     assert sum(samples for samples, _ in found.values()) == sum(1 + i % 3 for i in range(10_000))
 
 
+def test_one_context_of_a_device_is_sampled(play: Play) -> None:
+    """A second one is not enabled: the first would be lost too."""
+    played = play("context", "contexts", "samples", "end")
+    assert played.stderr == (
+        "pasta: PC samples are of the first of several contexts: a device samples one at a time\n"
+    )
+    assert set(played["pc_sample"]["context"].tolist()) == {0}
+
+
 def test_samples_are_of_the_module_that_was_loaded(play: Play) -> None:
     played = play("context", "samples", "reload", "samples")
     modules = [row[0] for row in played.rows("module_load", "hash")]

@@ -39,9 +39,24 @@ static bool is_recording(void) {
     return __atomic_load_n(&recording, __ATOMIC_ACQUIRE) && pasta_generation() == recorded_generation;
 }
 
+/* CUPTI wants the driver to be initialised, which it is with the first context: inside cuInit it accepts the same
+ * without an error, and delivers no record. */
+static void enable_uvm(void) {
+    char why[256];
+    size_t size = sizeof why;
+    pasta_cupti_uvm_config configs[PASTA_CUPTI_UVM_DTOD];
+    if (!pasta_config_u64("nvidia.uvm", 0)) return;
+    for (int32_t what = 1; what <= PASTA_CUPTI_UVM_DTOD; what++)
+        configs[what - 1] = (pasta_cupti_uvm_config){1, what, 0, 1};
+    if (FAILED(configure_uvm, configs, PASTA_CUPTI_UVM_DTOD) || FAILED(enable, PASTA_CUPTI_UVM))
+        pasta_say("faults and migrations of managed memory are not recorded: %s", why);
+}
+
 static void on_callback(void *user, int32_t domain, uint32_t id, const void *data) {
+    static pthread_once_t uvm = PTHREAD_ONCE_INIT;
     (void)user;
     if (is_recording()) {
+        if (domain == PASTA_CUPTI_RESOURCE && id == PASTA_CUPTI_CONTEXT_CREATED) pthread_once(&uvm, enable_uvm);
         if (domain == PASTA_CUPTI_DRIVER) pasta_cupti_on_call(id, data);
         if (domain == PASTA_CUPTI_RUNTIME) pasta_nv_on_runtime_call(id, data);
         if (domain == PASTA_CUPTI_RESOURCE) pasta_cupti_on_resource(id, data);
@@ -135,13 +150,6 @@ void pasta_cupti_enable_callbacks(void) {
     if (!enable_callbacks(why, sizeof why)) pasta_log("%s: %s", PASTA_CUPTI_SOURCE, why);
 }
 
-static bool enable_uvm(char *why, size_t size) {
-    pasta_cupti_uvm_config configs[PASTA_CUPTI_UVM_DTOD];
-    for (int32_t what = 1; what <= PASTA_CUPTI_UVM_DTOD; what++)
-        configs[what - 1] = (pasta_cupti_uvm_config){1, what, 0, 1};
-    return !FAILED(configure_uvm, configs, PASTA_CUPTI_UVM_DTOD) && !FAILED(enable, PASTA_CUPTI_UVM);
-}
-
 static bool enable_records(char *why, size_t size) {
     pasta_cupti_set_clock();
     if (FAILED(register_timestamp, pasta_cupti_clock)) return false; /* before any kind is enabled */
@@ -154,8 +162,6 @@ static bool enable_records(char *why, size_t size) {
         if (FAILED(enable, kinds[i])) return false;
     for (size_t i = 0; i < sizeof optional / sizeof *optional; i++)
         if (FAILED(enable, optional[i])) pasta_log("%s: %s", PASTA_CUPTI_SOURCE, why);
-    if (pasta_config_u64("nvidia.uvm", 0) && !enable_uvm(why, size))
-        pasta_say("faults and migrations of managed memory are not recorded: %s", why);
     return true;
 }
 

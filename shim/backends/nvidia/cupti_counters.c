@@ -225,14 +225,16 @@ static void disable(counted *c) {
 
 static void end_range(counted *c, bool decodes);
 
-/* One context of a device has its counters at a time. */
-static bool enable(counted *c) {
-    if (c->profiler) return true;
+/* One context of a device has its counters at a time: while another has, CUPTI does not even say which there are. */
+static void release_device(const counted *c) {
     for (int i = 0; i < CONTEXTS; i++)
-        if (contexts[i].profiler && contexts[i].at.device == c->at.device) {
+        if (&contexts[i] != c && contexts[i].profiler && contexts[i].at.device == c->at.device) {
             end_range(&contexts[i], true);
             disable(&contexts[i]);
         }
+}
+
+static bool enable(counted *c) {
     pasta_cupti_enable_ranges e = {.size = PASTA_CUPTI_SIZE(pasta_cupti_enable_ranges, object), .context = c->context};
     if (failed(cupti.enable(&e), "cuptiRangeProfilerEnable")) return false;
     c->profiler = e.object;
@@ -319,6 +321,8 @@ static counted *counted_in(uint64_t context) {
         c->at = pasta_nv_place_here(context);
     }
     if (!c || c->failed) return NULL;
+    if (c->profiler) return c;
+    release_device(c);
     if (!c->prepared) c->failed = !prepare(c);
     c->prepared = true;
     if (!c->failed) c->failed = !enable(c);

@@ -410,22 +410,21 @@ static void forget(sampled *s, bool disabled) {
     s->context = disabled ? 0 : RETIRED;
 }
 
-/* Seen on an H200: a second context of a device gets HARDWARE_BUSY. */
 static bool is_sampled(int16_t device) {
     for (int i = 0; i < CONTEXTS; i++)
         if (is_live(&contexts[i]) && contexts[i].at.device == device) return true;
     return false;
 }
 
-/* The reasons of a context are known only after sampling is enabled in it. */
+/* The reasons of a context are known only after sampling is enabled in it.  Where a second context of a device is
+ * sampled, CUPTI may accept it, and then says that the hardware is busy for both: seen on an H200. */
 static void add(sampled *s, uint64_t context, pasta_nv_place at) {
     pasta_cupti_sampling sampling = {sizeof sampling, NULL, context};
-    int32_t result = cupti.enable(&sampling);
-    if (result == PASTA_CUPTI_HARDWARE_BUSY && is_sampled(at.device)) {
-        pasta_say("one context of a device can be sampled at a time: PC samples are of the first one");
+    if (is_sampled(at.device)) {
+        pasta_say("PC samples are of the first of several contexts: a device samples one at a time");
         return;
     }
-    if (failed(result, "cuptiPCSamplingEnable")) return;
+    if (failed(cupti.enable(&sampling), "cuptiPCSamplingEnable")) return;
     s->context = context;
     s->at = at;
     s->started = false;

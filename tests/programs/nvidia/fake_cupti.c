@@ -140,9 +140,11 @@ static void finish_buffer(void) { /* on a thread of its own, as CUPTI does */
     used = room = 0;
 }
 
+static bool has_context, delivers_managed;
+
 EXPORT bool fake_cupti_record(const void *record) {
     uint32_t kind = *(const uint32_t *)record;
-    if (!kinds[kind] || !request) return false;
+    if (!kinds[kind] || !request || (kind == PASTA_CUPTI_UVM && !delivers_managed)) return false;
     size_t size = size_of(kind);
     pthread_mutex_lock(&lock);
     uint64_t max_records = 0;
@@ -196,7 +198,9 @@ EXPORT int32_t cuptiActivityEnableLatencyTimestamps(uint8_t on) {
 
 EXPORT int32_t cuptiActivityConfigureUnifiedMemoryCounter(pasta_cupti_uvm_config *configs, uint32_t count) {
     PLANNED("ActivityConfigureUnifiedMemoryCounter")
-    return configs && count ? 0 : INVALID;
+    if (!configs || !count) return INVALID;
+    delivers_managed = has_context; /* too early it changes nothing, without an error */
+    return 0;
 }
 
 EXPORT int32_t cuptiActivityFlushAll(uint32_t flags) {
@@ -300,6 +304,7 @@ EXPORT int32_t cuptiFinalize(void) {
 }
 
 EXPORT bool fake_cupti_deliver(int32_t domain, uint32_t id, const void *data) {
+    has_context |= domain == PASTA_CUPTI_RESOURCE && id == PASTA_CUPTI_CONTEXT_CREATED;
     if (!callback || domain <= 0 || domain >= DOMAINS || id >= IDS || !enabled[domain][id]) return false;
     callback(callback_user, domain, id, data);
     return true;

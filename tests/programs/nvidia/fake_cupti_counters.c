@@ -92,12 +92,19 @@ EXPORT int32_t cuptiDeviceGetChipName(pasta_cupti_chip *p) {
     return 0;
 }
 
+/* A device has one profiler at a time. */
+static bool is_of_device(const struct profiler *p, uint64_t context) {
+    return p->context && (p->context & 0xf00) == (context & 0xf00);
+}
+
 EXPORT int32_t cuptiProfilerGetCounterAvailability(pasta_cupti_availability *p) {
     PLANNED("ProfilerGetCounterAvailability")
     EXACTLY(pasta_cupti_availability, image)
     if (!initialized || !p->context) return INVALID;
-    for (int i = 0; i < PROFILERS; i++)
+    for (int i = 0; i < PROFILERS; i++) {
         if (profilers[i].context == p->context) return INVALID_OPERATION; /* a session is active */
+        if (is_of_device(&profilers[i], p->context)) return BUSY;
+    }
     if (p->image && p->bytes != AVAILABLE) return INVALID;
     if (p->image) memset(p->image, 0xa5, AVAILABLE);
     p->bytes = AVAILABLE;
@@ -162,7 +169,7 @@ EXPORT int32_t cuptiRangeProfilerEnable(pasta_cupti_enable_ranges *p) {
     EXACTLY(pasta_cupti_enable_ranges, object)
     int free = -1;
     for (int i = 0; i < PROFILERS; i++) {
-        if (profilers[i].context && (profilers[i].context & 0xf00) == (p->context & 0xf00)) return BUSY; /* one of a device */
+        if (is_of_device(&profilers[i], p->context)) return BUSY;
         if (!profilers[i].context) free = i;
     }
     if (free < 0 || !initialized) return INVALID;

@@ -15,7 +15,7 @@
 
 #define EXPORT __attribute__((visibility("default")))
 
-enum { INVALID = 1, INVALID_OPERATION = 7, FULL = 8, CONTEXTS = 8, SAMPLES = 1 << 14 };
+enum { INVALID = 1, INVALID_OPERATION = 7, FULL = 8, BUSY = 26, CONTEXTS = 8, SAMPLES = 1 << 14 };
 
 int32_t fake_cupti_planned(const char *function);
 #define PLANNED(function) \
@@ -83,6 +83,13 @@ EXPORT int32_t cuptiPCSamplingEnable(pasta_cupti_sampling *p) {
     contexts[i].context = p->context;
     contexts[i].started = contexts[i].by_start = false;
     return 0;
+}
+
+/* Two contexts of a device are enabled without an error, and then none can be read: seen on an H200. */
+static bool is_busy(void) {
+    int enabled = 0;
+    for (int i = 0; i < CONTEXTS; i++) enabled += contexts[i].context != 0;
+    return enabled > 1;
 }
 
 EXPORT int32_t cuptiPCSamplingGetNumStallReasons(pasta_cupti_reason_count *p) {
@@ -192,6 +199,7 @@ EXPORT int32_t cuptiPCSamplingGetData(pasta_cupti_get_samples *p) {
     static bool reported;
     PLANNED("PCSamplingGetData")
     if (p->size != sizeof *p || p->samples->size != sizeof *p->samples || find(p->context) < 0) return INVALID;
+    if (is_busy()) return BUSY;
     if (!ever) return INVALID_OPERATION;
     pthread_mutex_lock(&lock);
     take(p->context, p->samples);
