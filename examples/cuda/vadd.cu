@@ -1,5 +1,5 @@
 // Adds two vectors: three allocations, two copies to the device, launches, one copy back.
-//   vadd [--n FLOATS] [--launches COUNT] [--apart 1] [--expect]
+//   vadd [--n FLOATS] [--launches COUNT] [--blocks COUNT] [--apart 1] [--expect]
 // With --apart, a kernel reads an input after each launch: the next one finds nothing in the L2 cache that is to be
 // written back.
 #include <vector>
@@ -7,8 +7,9 @@
 #include "example.cuh"
 
 __global__ void vadd(const float *a, const float *b, float *c, size_t n) {
-    size_t i = size_t(blockIdx.x) * blockDim.x + threadIdx.x;
-    if (i < n) c[i] = a[i] + b[i];
+#pragma unroll 1
+    for (size_t i = size_t(blockIdx.x) * blockDim.x + threadIdx.x; i < n; i += size_t(gridDim.x) * blockDim.x)
+        c[i] = a[i] + b[i];
 }
 
 __global__ void sweep(const float *a, float *c, size_t n) {
@@ -29,7 +30,7 @@ int main(int argc, char **argv) {
     CHECK(cudaMalloc(&dc, bytes));
     CHECK(cudaMemcpy(da, a.data(), bytes, cudaMemcpyHostToDevice));
     CHECK(cudaMemcpy(db, b.data(), bytes, cudaMemcpyHostToDevice));
-    const unsigned blocks = unsigned((n + 255) / 256);
+    const unsigned blocks = unsigned(number(argc, argv, "--blocks", long((n + 255) / 256)));
     for (long i = 0; i < launches; i++) {
         vadd<<<blocks, 256>>>(da, db, dc, n);
         if (apart) sweep<<<1024, 256>>>(da, dc, n);

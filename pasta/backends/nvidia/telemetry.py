@@ -5,9 +5,11 @@ from __future__ import annotations
 import ctypes
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Mapping, MutableSequence, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import islice
 from typing import Any
 
 from pasta import abi
@@ -71,8 +73,10 @@ class _Device:
     handle: Any
     is_mig: bool
     quick: list[_Query] = field(default_factory=list)
+    #: One of them at each sample: a query takes the driver 50 us.
+    in_turns: deque[_Query] = field(default_factory=deque)
     slow: list[_Query] = field(default_factory=list)
-    #: Whether processes can be read, the last answers of the slow queries, and when they are due.
+    #: Whether processes can be read, the last answers, and when those of the slow queries are due.
     lists_processes: bool = True
     kept: list[Any] = field(default_factory=list)
     due: float = 0.0
@@ -119,8 +123,12 @@ class NvmlSampler:
             handle,
             self._otherwise([0], nvml.nvmlDeviceGetMigMode, handle)[0] == 1,
         )
-        for queries, into in ((self._quick(), device.quick), (self._slow(), device.slow)):
-            into += [each for each in queries if each.prepare(nvml.nvmlLib, handle)]
+        for queries, into in (
+            (self._quick(), device.quick),
+            (self._in_turns(), device.in_turns),
+            (self._slow(), device.slow),
+        ):
+            into.extend(each for each in queries if each.prepare(nvml.nvmlLib, handle))
         return device
 
     def _otherwise(self, otherwise: Any, function: Callable[..., Any], *arguments: Any) -> Any:
@@ -130,17 +138,21 @@ class NvmlSampler:
             return otherwise
 
     def _quick(self) -> list[_Query]:
+        reasons = [(f"nvmlDeviceGetCurrentClocks{name}Reasons", ()) for name in _NAMES_OF_REASONS]
+        return [
+            _Query(["power"], [("nvmlDeviceGetPowerUsage", ())], ctypes.c_uint()),
+            _Query(["throttle"], reasons, ctypes.c_ulonglong(), convert=throttle),
+        ]
+
+    def _in_turns(self) -> list[_Query]:
         nvml = self._nvml
         memory = nvml.c_nvmlMemory_v2_t()
         memory.version = nvml.nvmlMemory_v2
         rates = nvml.c_nvmlUtilization_t()
-        reasons = [(f"nvmlDeviceGetCurrentClocks{name}Reasons", ()) for name in _NAMES_OF_REASONS]
         temperature = ("nvmlDeviceGetTemperature", (nvml.NVML_TEMPERATURE_GPU,))
         return [
             _Query(["temperature"], [temperature], ctypes.c_uint()),
-            _Query(["power"], [("nvmlDeviceGetPowerUsage", ())], ctypes.c_uint()),
             _Query(["clock"], [_clock("Clock", nvml.NVML_CLOCK_SM)], ctypes.c_uint()),
-            _Query(["throttle"], reasons, ctypes.c_ulonglong(), convert=throttle),
             _Query(
                 ["utilization", "memory_activity"],
                 [("nvmlDeviceGetUtilizationRates", ())],
@@ -169,18 +181,25 @@ class NvmlSampler:
         """State of a device. Raises NVMLError if it is lost."""
         this = self._devices[device]
         now = time.monotonic()
+        if not this.kept:
+            this.kept = [None] * len(_PLACES)
+            self._ask(this, this.in_turns)
         if now >= this.due:
-            kept: list[Any] = [None] * len(_PLACES)
-            self._ask(this, this.slow, kept)
-            kept[_PLACES["processes"]] = self._processes(this)
-            this.kept, this.due = kept, now + _SLOW_SECONDS
-        values = [*this.kept]
-        self._ask(this, this.quick, values)
-        return Sample._make(values)
+            self._ask(this, this.slow)
+            this.kept[_PLACES["processes"]] = self._processes(this)
+            this.due = now + _SLOW_SECONDS
+        self._ask(this, this.quick)
+        if this.in_turns:
+            self._ask(this, this.in_turns, 1)
+            this.in_turns.rotate(-1)
+        return Sample._make(this.kept)
 
-    def _ask(self, device: _Device, queries: list[_Query], values: list[Any]) -> None:
-        useless = []
-        for query in queries:
+    def _ask(
+        self, device: _Device, queries: MutableSequence[_Query], count: int | None = None
+    ) -> None:
+        """Keeps the answers to the first `count` queries, or to all; None where there is none."""
+        useless, values = [], device.kept
+        for query in islice(queries, count):
             status = query.function(*query.arguments)
             while status in self._permanent and query.prepare(self._nvml.nvmlLib, device.handle):
                 status = query.function(*query.arguments)
@@ -189,6 +208,8 @@ class NvmlSampler:
                     raise self._nvml.NVMLError(status)
                 if status in self._permanent:
                     useless.append(query)
+                for place, _ in query.places:
+                    values[place] = None
                 continue
             convert, answer = query.convert, query.answer
             for place, name in query.places:

@@ -26,12 +26,15 @@ static bool has_probes(void) {
 static const char *asked_of_cupti(void) {
     const char *interval = pasta_config("nvidia.pc_sampling"), *counters = pasta_config("nvidia.counters");
     if (interval && *interval) return "PC samples";
-    return counters && *counters ? "counters" : NULL;
+    if (counters && *counters) return "counters";
+    return pasta_config_u64("nvidia.uvm", 0) ? "faults of managed memory" : NULL;
 }
 
 static void say_not_taken(const char *what) {
     if (has_probes())
-        pasta_say("no %s: CUPTI takes them, which excludes probes; --passes auto runs the program twice, for both", what);
+        pasta_say("no %s: CUPTI takes them, which excludes probes: --set nvidia.source=cupti takes them without probes, and "
+                  "--passes auto runs the program twice, for both",
+                  what);
     else pasta_say("no %s: nvidia.source is sanitizer; cupti and auto take them", what);
 }
 
