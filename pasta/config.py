@@ -239,6 +239,12 @@ class Config(Section):
         100,
         "interval between samples of devices' power, clocks, temperature and memory; 0: none",
     )
+    measures_roofs = setting(
+        "run.measure-roofs",
+        parse_bool,
+        True,
+        "if a tool asks for the roofs of devices: measure them once, before the program starts",
+    )
     host_rate = setting(
         "host.sample-rate",
         parse_count,

@@ -44,6 +44,8 @@ class Events:
     def __init__(self, *, start_time: int = 1_000_000, step: int = 1000) -> None:
         self.strings = Strings()
         self.process = Process(pid=4242, program="program", start_time=start_time)
+        #: `context.roofs`: by uuid of the device, and by name.
+        self.roofs: dict[str, dict[str, float]] = {}
         self._time = start_time
         self._step = step
         self._ids: dict[str, int] = {"": 0}
@@ -291,7 +293,10 @@ class Events:
     def context(self) -> Context:
         """A context for these events, whose source is the reference accelerator unless they name
         another one."""
-        return Context(self.strings, self.process, {"refacc": ""}, lambda: iter([self.batch()]))
+        return Context(
+            self.strings, self.process, {"refacc": ""}, lambda: iter([self.batch()]),
+            roofs=self.roofs,
+        )  # fmt: skip
 
 
 def run_tools(

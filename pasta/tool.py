@@ -137,6 +137,12 @@ class Tool:
         return "tensors" in self.needed()
 
     @property
+    def asks_for_roofs(self) -> bool:
+        """Whether the launcher measures the roofs of devices, unless they are known, for
+        `context.roofs`."""
+        return False
+
+    @property
     def passes(self) -> tuple[str, ...]:
         """The passes that this tool wants of a program that runs twice (`--passes auto`): "times",
         with device times, and "accesses", with probes. A tool may want one alone."""

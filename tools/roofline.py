@@ -7,33 +7,39 @@ from typing import TYPE_CHECKING, Any
 from pasta import abi
 from pasta.lazy import np
 from pasta.probes import Counter, probe
+from pasta.processors.architecture import CACHE, MEMORY, units_of
 from pasta.processors.flops import Flops
 from pasta.processors.groups import Groups
 from pasta.processors.kernel_names import kernel_names
 from pasta.processors.occupancy import Devices
 from pasta.processors.operator_names import GROUP_KEYS, OperatorGroups
 from pasta.processors.roofline import (
+    DATA_SHEET,
     LEAST_SHARE,
     LOW,
+    MEASURED,
+    SET,
     WORK,
     Roof,
     findings,
     memory_rate,
+    roof_notes,
     roofs_table,
     split,
     work_table,
 )
+from pasta.processors.rows import places_of
 from pasta.table import Table, absent_where, counted, formatted
 from pasta.tool import Result, Tool, option
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from numpy.typing import NDArray
 
 _LAUNCH = [("ordinal", "i8"), ("name", "u4"), ("node", "i4"), ("probed", "?")]
 _GIGA = 1e9
-_SET, _DERIVED = "set by an option", "derived from the device's attributes, not measured"
+_COUNTED, _BY_SHAPES = "counted by the hardware", "in products, convolutions and attention"
 _FOREVER = 0xFFFF_FFFF_FFFF_FFFF
 
 
@@ -44,11 +50,12 @@ class Roofline(Tool):
     topic = "time"
 
     needs = ("operators",)
+    optional_accesses = True  # counters have bytes too
     memory_roof = option(
-        "0B", kind="bytes", help="bytes per second of the device's memory; 0: from its attributes"
+        "0B", kind="bytes", help="bytes per second of the device's memory; 0: as measured"
     )
     compute_roof = option(
-        0.0, help="GFLOP/s of the device for all types; 0: from its attributes", minimum=0.0
+        0.0, help="GFLOP/s of the device for all types; 0: as measured", minimum=0.0
     )
     low = option(LOW, help="finding: maximum share of the roof", minimum=0.0)
     least_share = option(LEAST_SHARE, help="… and minimum share of the device time", minimum=0.0)
@@ -61,6 +68,11 @@ class Roofline(Tool):
         """Always: operations follow from the shapes of operators' tensors."""
         return True
 
+    @property
+    def asks_for_roofs(self) -> bool:
+        """Unless options set them all."""
+        return not (self.memory_roof and self.compute_roof)
+
     @probe.global_memory
     def count(access: Any, maps: Any) -> None:
         """Count the bytes that a lane requests."""
@@ -70,7 +82,9 @@ class Roofline(Tool):
         """Initialize launches, times and operations."""
         self.launched: list[NDArray[Any]] = []
         self.completed: list[NDArray[Any]] = []
-        self.moved: list[NDArray[Any]] = []  # bytes of launches by hardware counters
+        #: Bytes of launches by hardware counters, and operations by the units that do them.
+        self.moved: list[NDArray[Any]] = []
+        self.counted: dict[str, list[NDArray[Any]]] = {}
         self.by_shapes = Flops(dict(self.context.conventions.flops))
         self.by_type = Groups(1 << 16, "flops")
         self.devices = Devices()
@@ -80,20 +94,31 @@ class Roofline(Tool):
         self.devices.add(devices)
 
     def on_batch(self, batch: Any) -> None:
-        """Count the operations of operators by the shapes of their tensors; keep the bytes that
-        hardware counters have. A handler of counters would make the source collect some."""
+        """Count the operations of operators by the shapes of their tensors; keep the bytes and
+        operations that hardware counters have. A handler of counters would make the source collect
+        some."""
         counters = batch["counter"]
         if len(counters):
-            ids = np.unique(counters["name"])
-            known = self.context.conventions.memory_counters
-            wanted = [name in known for name in self.context.strings.many(ids)]
-            of_launch = np.isin(counters["name"], ids[np.asarray(wanted, bool)])
-            of_launch &= counters["ordinal"] != _FOREVER
-            self.moved.append(counters[of_launch][["ordinal", "value"]])
+            self._add_counters(counters[counters["ordinal"] != _FOREVER])
         ended = self.context.operators.ended
         nodes, flops, types = self.by_shapes.feed(batch, ended, self.context.strings)
         if len(nodes):
             self.by_type.add(nodes, types, flops=flops)
+
+    def _add_counters(self, counters: NDArray[Any]) -> None:
+        conventions = self.context.conventions
+        operations = {name: (unit, each) for name, unit, each in conventions.flop_counters}
+        for id in np.unique(counters["name"]).tolist():
+            name = self.context.strings[id]
+            if name in conventions.memory_counters:
+                rows, into = _values(counters, id), self.moved
+            elif name in operations:
+                unit, each = operations[name]
+                rows, into = _values(counters, id), self.counted.setdefault(unit, [])
+                rows["value"] *= each
+            else:
+                continue
+            into.append(rows)
 
     def on_launches(self, launches: NDArray[Any]) -> None:
         """Keep each launch with its operator."""
@@ -112,10 +137,11 @@ class Roofline(Tool):
 
     def result(self) -> Result:
         """Tables by kernel and operator, and the roofs."""
-        roofs = list(self._roofs())
         rows = np.concatenate([np.empty(0, _LAUNCH), *self.launched])
         rows = rows[np.argsort(rows["ordinal"], kind="stable")]
-        work, kernels = self._work(rows, roofs)
+        compute = self._compute_roofs()
+        roofs = [*self._memory_roofs(), *dict.fromkeys(filter(None, compute.values()))]
+        work, kernels = self._work(rows, compute)
         memory = memory_rate(roofs)
         names = kernel_names(self.context, kernels)
         table = work_table(
@@ -140,29 +166,68 @@ class Roofline(Tool):
             notes=list(self._notes(work, roofs)),
         )
 
-    def _roofs(self) -> Iterator[Roof]:
-        """Roofs of the device with most multiprocessors; all devices of a run are usually equal."""
+    def _memory_roofs(self) -> Iterator[Roof]:
+        """Bytes per second of the memory, and of the last cache before it."""
+        measured = self._measured
         rates = [
             int(record["bandwidth"])
             for record in self.devices.properties.values()
             if 0 < int(record["bandwidth"]) != _FOREVER
         ]
         if self.memory_roof:
-            yield Roof("memory", "memory", float(self.memory_roof), _SET)
+            yield Roof("memory", MEMORY, float(self.memory_roof), SET)
+        elif MEMORY in measured:
+            yield Roof("memory", MEMORY, measured[MEMORY], MEASURED)
         elif rates:
-            yield Roof("memory", "memory", float(max(rates)), _DERIVED)
-        if self.compute_roof:
-            yield Roof("compute", "arithmetic", _GIGA * self.compute_roof, _SET)
-            return
-        types = dict(self.context.conventions.types)
-        for id in dict.fromkeys(type for _, type in self.by_type.rows):
-            own = self.context.strings[id]
-            name = types.get(own, own)
-            peak = self.devices.common_peak(name, self.context)
-            if peak is not None:
-                yield Roof("compute", name, peak, _DERIVED)
+            yield Roof("memory", MEMORY, float(max(rates)), DATA_SHEET)
+        if CACHE in measured:
+            yield Roof("cache", CACHE, measured[CACHE], MEASURED)
 
-    def _work(self, rows: NDArray[Any], roofs: list[Roof]) -> tuple[NDArray[Any], NDArray[Any]]:
+    def _compute_roofs(self) -> dict[str, Roof | None]:
+        """Operations per second by the units that did some; without counters by types of numbers,
+        of the fastest units that such operations may use. None: unknown."""
+        if self.compute_roof:
+            return {"": Roof("compute", "arithmetic", _GIGA * self.compute_roof, SET)}
+        if self.counted:
+            used = sorted(unit for unit, rows in self.counted.items() if _sum(rows))
+            return {unit: self._unit_roof(unit) for unit in used}
+        types = {self._type(id) for _, id in self.by_type.rows}
+        return {
+            type: max(
+                filter(None, map(self._unit_roof, units_of(type))),
+                key=lambda roof: roof.rate,
+                default=None,
+            )
+            for type in sorted(types)
+        }
+
+    def _unit_roof(self, unit: str) -> Roof | None:
+        if unit in self._measured:
+            return Roof("compute", unit, self._measured[unit], MEASURED)
+        peak = self.devices.common_unit_peak(unit, self.context)
+        return None if peak is None else Roof("compute", unit, peak, DATA_SHEET)
+
+    @property
+    def _measured(self) -> dict[str, float]:
+        """What was measured of the device with most of it, as all of a run are usually equal: of
+        those that the run used, if the source says which these are."""
+        roofs = self.context.roofs
+        records = self.devices.properties.values()
+        used = {self.context.strings[int(record["uuid"])] for record in records} & roofs.keys()
+        found: dict[str, float] = {}
+        for uuid in used or roofs:
+            for name, rate in roofs[uuid].items():
+                found[name] = max(rate, found.get(name, 0.0))
+        return {name: rate for name, rate in found.items() if rate > 0}
+
+    def _type(self, id: int) -> str:
+        """A type of numbers by the id of the framework's name."""
+        own = self.context.strings[id]
+        return dict(self.context.conventions.types).get(own, own)
+
+    def _work(
+        self, rows: NDArray[Any], roofs: Mapping[str, Roof | None]
+    ) -> tuple[NDArray[Any], NDArray[Any]]:
         """Work of each launch, and the kernels' name ids by their numbers."""
         work = np.zeros(len(rows), WORK)
         kernels, work["kernel"] = np.unique(rows["name"], return_inverse=True)
@@ -180,30 +245,49 @@ class Roofline(Tool):
             traffic = self.traffic.rows()
             launches = traffic["launch"].astype(np.int64)
             _put(work["bytes"], rows["ordinal"], launches, traffic["bytes"])
-        self._add_flops(work, roofs)
+        if self.counted:
+            self._add_counted(work, rows["ordinal"], roofs)
+        else:
+            self._add_flops(work, roofs)
         return work, kernels
 
     def _has_counters(self) -> bool:
         return any(map(len, self.moved))
 
-    def _add_flops(self, work: NDArray[Any], roofs: list[Roof]) -> None:
+    def _add_flops(self, work: NDArray[Any], roofs: Mapping[str, Roof | None]) -> None:
         """Adds each operator node's operations to one of its launches, and divides them."""
-        peaks = {roof.label: roof.rate for roof in roofs if roof.kind == "compute"}
-        types = dict(self.context.conventions.types)
         length = len(self.context.operators.nodes)
         flops, at_peak = np.zeros(length), np.zeros(length)
-        for (node, type), amount in zip(
+        for (node, id), amount in zip(
             self.by_type.rows, self.by_type.sum("flops").tolist(), strict=True
         ):
-            own = self.context.strings[type]
-            peak = peaks.get(types.get(own, own)) or peaks.get("arithmetic")
             flops[node] += amount
-            at_peak[node] += amount / peak * _GIGA if peak else np.nan if amount else 0.0
+            at_peak[node] += amount * _time_at(roofs, self._type(id)) if amount else 0.0
         nodes, first = np.unique(work["node"], return_index=True)
         inside = nodes > 0  # 0: outside of operators
         work["flops"][first[inside]] = flops[nodes[inside]]
         work["at_peak"][first[inside]] = at_peak[nodes[inside]]
         split(work)
+
+    def _add_counted(
+        self, work: NDArray[Any], ordinals: NDArray[Any], roofs: Mapping[str, Roof | None]
+    ) -> None:
+        """Adds the operations that the hardware counted of each launch."""
+        flops, at_peak = np.zeros(len(work)), np.zeros(len(work))
+        has = np.zeros(len(work), bool)
+        for unit, rows in self.counted.items():
+            counted = np.concatenate(rows)
+            at, known = places_of(ordinals, counted["ordinal"].astype(np.int64))
+            amounts = counted["value"][known]
+            np.add.at(flops, at, amounts)
+            np.add.at(at_peak, at, np.where(amounts > 0, amounts * _time_at(roofs, unit), 0.0))
+            has[at] = True
+        work["flops"], work["at_peak"] = (
+            np.where(has, flops, np.nan),
+            np.where(has, at_peak, np.nan),
+        )
+        # another pass divides the operations of a node over its launches: each is one of its own
+        work["node"] = -1 - np.arange(len(work))
 
     def _launches(
         self, rows: NDArray[Any], work: NDArray[Any], names: list[str], columns: dict[str, Any]
@@ -231,11 +315,11 @@ class Roofline(Tool):
         )
 
     def _summary(self, work: NDArray[Any], table: Table) -> str:
-        flops = float(work["flops"].sum())
+        flops = float(np.nansum(work["flops"]))
         bytes = float(np.nansum(work["bytes"]))
         parts = [
             f"{counted(len(work), 'launch')} of {counted(len(table), 'kernel')}:"
-            f" {flops / _GIGA:,.3g} GFLOP in products, convolutions and attention,"
+            f" {flops / _GIGA:,.3g} GFLOP {_COUNTED if self.counted else _BY_SHAPES},"
             f" {formatted(int(bytes), 'bytes')}"
             f" {'of device memory' if self._has_counters() else 'requested'}"
         ]
@@ -253,8 +337,10 @@ class Roofline(Tool):
     def _notes(self, work: NDArray[Any], roofs: list[Roof]) -> Iterator[str]:
         if self._has_counters():
             yield "bytes are those of device memory, by hardware counters"
-        if any(roof.how == _DERIVED for roof in roofs):
-            yield "roofs are derived from the device's attributes: no kernel reaches all of them"
+        if self.counted:
+            units = ", ".join(sorted(self.counted))
+            yield f"operations are those of hardware counters, which count {units}"
+        yield from roof_notes(roofs)
         if not roofs:
             yield (
                 "the device's roofs are not known: give them, --set tool.roofline.memory_roof=900GB"
@@ -264,11 +350,25 @@ class Roofline(Tool):
             yield "no device times in this pass: --passes auto joins them with those of another one"
 
 
+def _values(counters: NDArray[Any], name: int) -> NDArray[Any]:
+    """Ordinals and values of a counter by its name's id."""
+    return counters[counters["name"] == name][["ordinal", "value"]].copy()
+
+
+def _sum(values: list[NDArray[Any]]) -> float:
+    return sum(float(each["value"].sum()) for each in values)
+
+
+def _time_at(roofs: Mapping[str, Roof | None], name: str) -> float:
+    """Time of an operation at its roof, in ns; NaN if that is unknown. The roof without name is of
+    all operations."""
+    roof = roofs.get(name) or roofs.get("")
+    return np.nan if roof is None else _GIGA / roof.rate
+
+
 def _put(
     column: NDArray[Any], ordinals: NDArray[Any], given: NDArray[Any], values: NDArray[Any]
 ) -> None:
     """Sets the values of given ordinals in a column by ascending ordinals."""
-    at = np.searchsorted(ordinals, given)
-    known = at < len(ordinals)
-    known[known] = ordinals[at[known]] == given[known]
-    column[at[known]] = values[known]
+    at, known = places_of(ordinals, given)
+    column[at] = values[known]

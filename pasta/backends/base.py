@@ -68,6 +68,17 @@ class DeviceCounter(NamedTuple):
     text: str = ""
 
 
+class DeviceRoofs(NamedTuple):
+    """What a device reached in kernels of PASTA's own: bytes or floating-point operations per
+    second by the name of the roof (pasta/processors/architecture.py). `why`: the reason
+    why all or some were not measured; empty without one."""
+
+    uuid: str  # as in `device` events
+    name: str
+    rates: Mapping[str, float]
+    why: str = ""
+
+
 class Sampler(Protocol):
     """Reads the state of a vendor's devices; a thread of the launcher calls all methods."""
 
@@ -105,6 +116,9 @@ class Backend(Extension):
     runtime_functions: tuple[str, ...] = ()
     #: Names of hardware counters of the bytes that a kernel reads and writes in device memory.
     memory_counters: tuple[str, ...] = ()
+    #: Those of floating-point operations: name, the units that do them (`Architecture.operations`),
+    #: and operations for each count.
+    flop_counters: tuple[tuple[str, str, int], ...] = ()
     #: Why `--backend NAME` recorded nothing; completes the message "… --backend NAME, and ".
     unused = "the program did not use it"
 
@@ -159,6 +173,13 @@ class Backend(Extension):
     def counters(self, chip: str = "") -> list[tuple[str, Sequence[DeviceCounter]]]:
         """Hardware counters by device, or of a chip, which need not be in this machine, by its
         vendor's name. Raises MissingDependency."""
+        return []
+
+    def roofs(
+        self, environment: Mapping[str, str], say: Callable[[str], None], *, again: bool = False
+    ) -> list[DeviceRoofs]:
+        """Roofs of the devices that a program with these variables sees: measured once, or `again`,
+        and kept in the user's cache. Called before the program starts, if a tool asks for them."""
         return []
 
     @property

@@ -23,6 +23,7 @@ from pasta.backends import BACKENDS
 from pasta.config import extensions
 from pasta.errors import MissingDependency
 from pasta.extensions import BAD, GOOD, NOTE, Check, built_check
+from pasta.processors.architecture import is_bandwidth
 from pasta.version import VERSION
 
 #: Version of the JSON document; it increases when a key changes its meaning or goes.
@@ -37,6 +38,11 @@ def prepare(parser: argparse.ArgumentParser) -> None:
     output.add_argument(
         "--counters", action="store_true", help="only list the hardware counters of devices"
     )
+    output.add_argument(
+        "--roofs",
+        action="store_true",
+        help="only measure the roofs of devices, again, and print them",
+    )
     output.add_argument("--json", action="store_true", help="print the checks as JSON")
     parser.add_argument(
         "--chip", metavar="NAME", default="", help="with --counters: of this chip, such as GH100"
@@ -44,9 +50,11 @@ def prepare(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Prints the checks, or the hardware counters; exit status 1 if a check fails."""
+    """Prints the checks, hardware counters or roofs; exit status 1 if a check fails."""
     if options.counters or options.chip:
         return _list_counters(options.chip)
+    if options.roofs:
+        return _print_roofs()
     checks = list(_checks(options))
     failed = any(check.state == BAD for check in checks)
     if options.json:
@@ -227,6 +235,26 @@ def _list_counters(chip: str = "") -> int:
     if not found:
         print("pasta: no device offers counters: see pasta doctor", file=sys.stderr)
     return int(not found)
+
+
+def _say(text: str) -> None:
+    print(f"pasta: {text}", file=sys.stderr)
+
+
+def _print_roofs() -> int:
+    """Measures the roofs of every device and prints them; exit status 1 without any."""
+    every = []
+    for backend in BACKENDS.installed():
+        every += backend.roofs(os.environ, _say, again=True)
+    for device in every:
+        for roof, rate in device.rates.items():
+            unit = "GB/s" if is_bandwidth(roof) else "GFLOP/s"
+            print(f"{device.name}  {roof}: {rate / 1e9:,.0f} {unit}")
+        if device.why:
+            _say(f"{device.name}: not measured: {device.why}")
+    if not every:
+        _say("no device whose roofs can be measured: see pasta doctor")
+    return int(not any(device.rates for device in every))
 
 
 def _abandoned() -> Iterator[Check]:

@@ -24,8 +24,8 @@ from pasta.errors import ConfigError, PastaError, visible
 from pasta.frameworks.base import Wanted
 from pasta.runtime.executable import CannotRun, Executable, find_executable
 from pasta.runtime.launcher import Launcher
-from pasta.runtime.rings import Outcome
-from pasta.runtime.session import Ended, Session
+from pasta.runtime.rings import Outcome, Say
+from pasta.runtime.session import Ended, Roofs, Session
 from pasta.table import counted
 from pasta.version import VERSION
 
@@ -191,6 +191,7 @@ def _prepared(
     command: list[str],
     verbosity: int,
     program: str,
+    roofs: Roofs,
     wanted: Wanted | None = None,
 ) -> Session:
     """A session with what the target needs before it starts; `wanted`: the framework data of more
@@ -199,7 +200,7 @@ def _prepared(
     if config.operator or config.module:
         wanted = wanted._replace(operators=True)
     samples = adapt_backends(config, tools)
-    session = Session.create(config, command, verbosity, wanted)
+    session = Session.create(config, command, verbosity, wanted, roofs)
     try:
         if config.uvm_plan:
             session.uvm_plan.write_text(_native_plan(config.uvm_plan))
@@ -228,6 +229,23 @@ def adapt_backends(config: Config, tools: list[Tool]) -> bool:
                 remedy="select some: -k, --launch-count, --range, or probes.window",
             )
     return PC_SAMPLES in wanted
+
+
+def _roofs(config: Config, tools: list[Tool], say: Say) -> Roofs:
+    """Roofs of devices, if a tool asks for them; they are measured unless they are known."""
+    if not config.measures_roofs or not any(tool.asks_for_roofs for tool in tools):
+        return {}
+    found: Roofs = {}
+    for backend in config.backends():
+        try:
+            devices = backend.roofs(os.environ, say)
+            for device in devices:
+                if device.why:
+                    say(f"roofs of {device.name} were not measured: {device.why}")
+            found[backend.name] = {each.uuid: each.rates for each in devices if each.rates}
+        except Exception as error:
+            say(f"roofs of {backend.title} devices were not measured: {error!r}")
+    return found
 
 
 def _native_plan(path: str) -> str:
@@ -332,7 +350,8 @@ def main(arguments: list[str] | None = None) -> int:
         executable = find_executable(command[0])
         if executable.obstacle:
             say(f"{executable.obstacle}: {executable.consequence}")
-        program = _Program(executable, command, umask, verbosity)
+        roofs = _roofs(config, tools, _quiet if verbosity < 0 else say)
+        program = _Program(executable, command, umask, verbosity, roofs)
         if config.passes == AUTO_PASSES:
             status = _run_passes(config, tools, program)
         else:
@@ -356,6 +375,12 @@ class _Program(NamedTuple):
     command: list[str]
     umask: int | None
     verbosity: int
+    roofs: Roofs
+
+    @property
+    def about(self) -> tuple[list[str], int, str, Roofs]:
+        """What `_prepared` takes of it."""
+        return self.command, self.verbosity, self.executable.path, self.roofs
 
     def launcher(self, session: Session) -> Launcher:
         """A launcher of the program in a session."""
@@ -373,7 +398,7 @@ class _Program(NamedTuple):
 
 def _run_once(config: Config, tools: list[Tool], program: _Program) -> int:
     """Runs the program and reports its run; the wait status. Raises PastaError and CannotRun."""
-    session = _prepared(config, tools, program.command, program.verbosity, program.executable.path)
+    session = _prepared(config, tools, *program.about)
     launcher = program.launcher(session)
     program.start(launcher)
     return _run(launcher, program.verbosity)
@@ -397,8 +422,7 @@ def _run_passes(config: Config, tools: list[Tool], program: _Program) -> int:
     why = ""
     try:
         for each in planned:  # both before the program starts, so that it starts only if both can
-            about = program.command, program.verbosity, program.executable.path
-            waiting.append(_prepared(each.config, each.tools, *about, Wanted.by(tools)))
+            waiting.append(_prepared(each.config, each.tools, *program.about, Wanted.by(tools)))
         talk(two.reason(planned))
         former.set_aside(whole)
         for each in planned:

@@ -35,6 +35,7 @@ def conventions() -> Conventions:
         memory_counters=tuple(
             each for backend in BACKENDS.known() for each in backend.memory_counters
         ),
+        flop_counters=tuple(each for backend in BACKENDS.known() for each in backend.flop_counters),
         runtime_images=tuple(
             each for backend in BACKENDS.known() for each in backend.runtime_images
         ),

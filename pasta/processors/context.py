@@ -87,6 +87,9 @@ class Context:
     processors: Mapping[str, Processor] = field(default_factory=dict)
     #: Names by which code of frameworks is recognized.
     conventions: Conventions = field(default_factory=Conventions)
+    #: What devices reached in kernels of PASTA's own, by uuid: bytes or operations per second by
+    #: the name of the roof. Empty where nothing was measured.
+    roofs: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
     def demangled(self, names: Iterable[int]) -> list[str]:
         """C++ names of kernel name ids: a list as long as `names`, which may be an array."""

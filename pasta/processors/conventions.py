@@ -54,6 +54,9 @@ class Conventions(NamedTuple):
     runtime_functions: tuple[str, ...] = ()
     #: Names of hardware counters of the bytes that a kernel reads and writes in device memory.
     memory_counters: tuple[str, ...] = ()
+    #: Hardware counters of floating-point operations: name, the units that do them
+    #: (`Architecture.operations`), and operations for each count.
+    flop_counters: tuple[tuple[str, str, int], ...] = ()
     #: Names of sources whose device times are recorded up to seconds later.
     buffered: tuple[str, ...] = ()
 

@@ -6,9 +6,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pasta.lazy import np
-from pasta.processors.architecture import NO_LIMIT, Architecture
+from pasta.processors.architecture import NO_LIMIT, Architecture, units_of
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from numpy.typing import NDArray
 
     from pasta.processors.context import Context
@@ -68,19 +70,33 @@ class Devices:
         return found[0] if found and all(each == found[0] for each in found) else None
 
     def peak(self, number: int, type: str, context: Context) -> float | None:
-        """Most operations per second of a device for a type of numbers ("float16"), at its highest
-        clock; None if unknown."""
+        """Most operations per second of a device for a type of numbers ("float16"), by any of its
+        units; None if unknown."""
+        found = (self.unit_peak(number, unit, context) for unit in units_of(type))
+        return max((each for each in found if each), default=None)
+
+    def unit_peak(self, number: int, unit: str, context: Context) -> float | None:
+        """Most operations per second of some units of a device (`Architecture.operations`), at its
+        highest clock; None if unknown."""
         record, known = self.properties.get(number), self.architecture(number, context)
         if record is None or known is None:
             return None
         clock, count = _given(record, "clock"), _given(record, "multiprocessors")
-        operations = known.operations.get(type)
+        operations = known.operations.get(unit)
         return 1e3 * clock * count * operations if clock and count and operations else None
 
     def common_peak(self, type: str, context: Context) -> float | None:
-        """The same of all devices of the run; None if it is unknown or differs."""
-        found = {self.peak(number, type, context) for number in self.properties}
-        return found.pop() if len(found) == 1 else None
+        """`peak` of all devices of the run; None if it is unknown or differs."""
+        return _common(self.peak(number, type, context) for number in self.properties)
+
+    def common_unit_peak(self, unit: str, context: Context) -> float | None:
+        """`unit_peak` of all devices of the run; None if it is unknown or differs."""
+        return _common(self.unit_peak(number, unit, context) for number in self.properties)
+
+
+def _common(values: Iterable[float | None]) -> float | None:
+    found = set(values)
+    return found.pop() if len(found) == 1 else None
 
 
 def _given(record: NDArray[Any], name: str) -> int | None:

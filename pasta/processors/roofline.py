@@ -18,8 +18,8 @@ from pasta.table import Column, Table, Unit, absent_where, formatted, shares
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-#: A launch: numbers of its kernel, group and operator node; device time (ns), requested bytes,
-#: operations, and the time (ns) that these take at the device's peak. NaN: unknown.
+#: A launch: numbers of its kernel, group and operator node; device time (ns), bytes, operations,
+#: and the time (ns) that these take at the device's peak. NaN: unknown.
 WORK = [
     ("kernel", "i8"), ("group", "i8"), ("node", "i8"),
     ("time", "f8"), ("bytes", "f8"), ("flops", "f8"), ("at_peak", "f8"),
@@ -42,11 +42,15 @@ _LABELS = {
 }
 
 
+#: How roofs are known.
+SET, MEASURED, DATA_SHEET = "set by an option", "measured", "data sheet"
+
+
 @dataclass(frozen=True)
 class Roof:
     """A limit of a device, in bytes or operations per second; `how` it is known."""
 
-    kind: Literal["memory", "compute"]
+    kind: Literal["memory", "cache", "compute"]
     label: str
     rate: float
     how: str
@@ -67,6 +71,16 @@ def roofs_table(roofs: Sequence[Roof]) -> Table:
         levels=("rate",),
         title="Roofs of the device",
     )
+
+
+def roof_notes(roofs: Sequence[Roof]) -> Iterator[str]:
+    """How roofs are known that no option sets."""
+    for how, text in (
+        (MEASURED, "roofs measured by kernels of PASTA's own"),
+        (DATA_SHEET, "roofs of the data sheet, which no kernel reaches"),
+    ):
+        if named := [roof.label for roof in roofs if roof.how == how]:
+            yield f"{text}: {', '.join(named)}"
 
 
 def memory_rate(roofs: Sequence[Roof]) -> float | None:
@@ -109,7 +123,7 @@ def work_table(
     """A row for each number `by`, of which `names` has the columns, longest device time first.
 
     `memory`: bytes per second of the memory's roof. Bytes and operations are those of all launches:
-    launches whose bytes are unknown count as the mean of the others.
+    launches for which they are unknown count as the mean of the others.
     """
     count = len(next(iter(names.values())))
     code = work[by]
@@ -117,25 +131,30 @@ def work_table(
     def total(values: NDArray[Any], chosen: NDArray[Any]) -> NDArray[Any]:
         return np.bincount(code[chosen], values[chosen], count)
 
-    timed, probed = ~np.isnan(work["time"]), ~np.isnan(work["bytes"])
-    every = np.ones(len(work), bool)
+    def of_all(name: str) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Amounts of all launches, and where they are unknown."""
+        known = ~np.isnan(work[name])
+        counts = np.bincount(code[known], minlength=count)
+        return total(work[name], known) * launches / np.maximum(counts, 1), counts == 0
+
+    timed = ~np.isnan(work["time"])
     launches = np.bincount(code, minlength=count)
-    counts = {name: np.bincount(code[of], minlength=count) for name, of in _both(timed, probed)}
-    time, flops = total(work["time"], timed), total(work["flops"], every)
-    bytes = total(work["bytes"], probed) * launches / np.maximum(counts["probed"], 1)
+    time = total(work["time"], timed)
+    bytes, no_bytes = of_all("bytes")
+    flops, _ = of_all("flops")
     # rates are of launches with both, so that times of others do not count
-    measured = timed & probed
-    moved, meanwhile = total(work["bytes"], measured), total(work["time"], measured)
-    worked = total(work["flops"], timed)
-    at_peak = total(work["at_peak"], timed)
-    at_memory = moved / memory * _GIGA if memory else np.zeros(count)
+    probed, counted = timed & ~np.isnan(work["bytes"]), timed & ~np.isnan(work["flops"])
+    moved, meanwhile = total(work["bytes"], probed), total(work["time"], probed)
+    worked, working = total(work["flops"], counted), total(work["time"], counted)
     # of the same launches as `time`
-    at_memory *= np.where(meanwhile > 0, time / np.maximum(meanwhile, 1), 0)
+    at_peak = total(work["at_peak"], counted) * _ratio(time, working)
+    at_memory = moved / memory * _GIGA if memory else np.zeros(count)
+    at_memory *= _ratio(time, meanwhile)
     known_peak = ~np.isnan(at_peak) & (at_peak > 0)
     least = np.fmax(np.where(known_peak, at_peak, 0), at_memory)
     bound = np.where(at_memory >= np.where(known_peak, at_peak, 0), 0, 1)
     unknown_roof = (least <= 0) | (time <= 0)
-    no_time, no_bytes, no_flops = time <= 0, counts["probed"] == 0, flops <= 0
+    no_time, no_flops = time <= 0, flops <= 0
     columns: dict[str, Column] = {
         **names,
         "launches": launches,
@@ -144,8 +163,8 @@ def work_table(
         "gflop": absent_where(flops / _GIGA, no_flops),
         "bytes": absent_where(bytes.astype(np.int64), no_bytes),
         "intensity": absent_where(flops / np.maximum(bytes, 1), no_flops | no_bytes | (bytes <= 0)),
-        "gflop_rate": absent_where(worked / np.maximum(time, 1), no_time | no_flops),
-        "gb_per_second": absent_where(moved / np.maximum(meanwhile, 1), meanwhile <= 0),
+        "gflop_rate": absent_where(_ratio(worked, working), (working <= 0) | no_flops),
+        "gb_per_second": absent_where(_ratio(moved, meanwhile), meanwhile <= 0),
         "bound": [
             None if absent else ("memory", "compute")[which]
             for absent, which in zip(unknown_roof.tolist(), bound.tolist(), strict=True)
@@ -195,8 +214,9 @@ def findings(
         )
 
 
-def _both(timed: NDArray[Any], probed: NDArray[Any]) -> list[tuple[str, NDArray[Any]]]:
-    return [("timed", timed), ("probed", probed)]
+def _ratio(part: NDArray[Any], of: NDArray[Any]) -> NDArray[Any]:
+    """Quotients; 0 where there is no time."""
+    return np.where(of > 0, part / np.maximum(of, 1), 0)
 
 
 def _reordered(column: Column, order: NDArray[Any]) -> Column:

@@ -63,7 +63,7 @@ def _roofline(table: Table | None, key: str, roofs: Table | None) -> Roofline | 
         [float(row["device_time"]) for row in rows],
         [row["of_roof"] if _is_positive(row["of_roof"]) else None for row in rows],
         [
-            (plain(str(row["roof"]), MAX_LABEL), row["kind"], float(row["rate"]))
+            (plain(_roof_label(row), MAX_LABEL), row["kind"], float(row["rate"]))
             for row in known
             if row["kind"] in ("memory", "compute") and _is_positive(row["rate"])
         ],
@@ -73,6 +73,12 @@ def _roofline(table: Table | None, key: str, roofs: Table | None) -> Roofline | 
 def _label(row: dict[str, Any], key: str) -> str:
     place = row.get("module") or row.get("line")
     return f"{row[key]}, {place}" if place else str(row[key])
+
+
+def _roof_label(row: dict[str, Any]) -> str:
+    """The roof, and how it is known."""
+    how = row.get("how")
+    return f"{row['roof']} ({how})" if how else str(row["roof"])
 
 
 def _is_positive(value: object) -> bool:

@@ -14,6 +14,7 @@ from pasta.processors.roofline import (
     Roof,
     findings,
     memory_rate,
+    roof_notes,
     roofs_table,
     split,
     work_table,
@@ -76,10 +77,8 @@ def join_roofline(accesses: RecordedPass, joined: Joined) -> Result | None:
             hidden=frozenset({"file", "backward"}),
         )  # fmt: skip
     tables[_ROOFS] = roofs_table(roofs)
-    derived = [roof.label for roof in roofs if "derived" in roof.how]
     notes = [f"device times: the pass {TIMES}; bytes and operations: the pass {ACCESSES}"]
-    if derived:
-        notes.append(f"roofs derived from the device's attributes: {', '.join(derived)}")
+    notes.extend(roof_notes(roofs))
     return Result(
         f"{counted(len(work), 'launch')} of {counted(len(tables['kernels']), 'kernel')}, joined",
         tables,
@@ -95,7 +94,6 @@ def _work(table: pa.Table) -> tuple[NDArray[Any], list[str], list[tuple[Any, ...
     places, work["group"] = _codes(table, _PLACE)
     for name in ("bytes", "flops", "at_peak"):
         work[name] = to_numpy(table.column(name).cast(pa.float64()).combine_chunks(), np.nan)
-    work["flops"] = np.nan_to_num(work["flops"])
     work["node"] = to_numpy(table.column("node").cast(pa.int64()).combine_chunks(), 0)
     work["time"] = np.nan
     return work, [str(name) for (name,) in kernels], places
@@ -114,5 +112,5 @@ def _roofs(table: pa.Table, results: Path) -> list[Roof]:
         return [
             Roof(row["kind"], str(row["roof"]), float(row["rate"]), str(row["how"]))
             for row in table.to_pylist()
-            if row["kind"] in ("memory", "compute") and (row["rate"] or 0) > 0
+            if row["kind"] in ("memory", "cache", "compute") and (row["rate"] or 0) > 0
         ]

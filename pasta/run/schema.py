@@ -171,6 +171,7 @@ MANIFEST = record(
         "local_rank": _RANK,
         "world_size": optional(whole(0, MAX_RANKS)),
         "environment": map_of(text),
+        "roofs": map_of(map_of(number)),
         "clock": optional(record({}, {"boot": optional(text), "error_ns": optional(whole())})),
         "config": optional(record({})),
         "tools": _TEXTS,

@@ -64,6 +64,7 @@ class Replay:
         context.recorded, context.images = self._selected, self._image
         context.symbols = recorded.symbols()
         context.sources = self.manifest.get("sources", {})
+        context.roofs = self.manifest.get("roofs", {})
         self._pipeline = make_pipeline(config, context, self._limit)
         self._accesses = recorded_accesses(recorded.results)
         probing = [each for each in self._pipeline.loaded if each.has_probes]

@@ -22,13 +22,15 @@ from pasta.table import counted
 from pasta.version import VERSION
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from pasta.config import Config
     from pasta.probes.windows import StepRanges
     from pasta.run.events import Recorder
     from pasta.run.inventory import Inventory
     from pasta.runtime.pipeline import Pipeline
     from pasta.runtime.ring import Ring
-    from pasta.runtime.session import Ended, Session
+    from pasta.runtime.session import Ended, Roofs, Session
     from pasta.runtime.trace import TraceReader
 
 
@@ -67,8 +69,19 @@ class RunWriter:
         program = self.inventory.process.get("executable", "")
         context, sources = self.pipeline.context, self.inventory.sources
         context.process = context.process._replace(program=program)
+        context.roofs = self._roofs()
         timeout = self.config.tool_timeout
         store_results(self.run, self.pipeline, sources, timeout, self.session.log)
+
+    def _roofs(self) -> dict[str, Mapping[str, float]]:
+        """Roofs of the devices of the backends that the process used."""
+        every: Roofs = self.session.document["roofs"]
+        return {
+            uuid: rates
+            for backend in self.config.backends()
+            if any(source.name in self.inventory.sources for source in backend.sources)
+            for uuid, rates in every.get(backend.name, {}).items()
+        }
 
     def _manifest(self, ended: Ended) -> dict[str, Any]:
         inventory, ring, run = self.inventory, self.ring, self.pipeline.context.process
@@ -96,6 +109,7 @@ class RunWriter:
             "consumer": {0: "afterwards", 1: "embedded", 2: "collector"}.get(ring.consumer),
             "sources": inventory.sources,
             "devices": {str(device): name for device, name in sorted(inventory.devices.items())},
+            "roofs": dict(self.pipeline.context.roofs),
             "config": self.config.document(),
             "tools": self.pipeline.names,
             "failures": failures_of(self.pipeline),

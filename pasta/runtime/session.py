@@ -24,6 +24,7 @@ import os
 import shutil
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -36,6 +37,9 @@ from pasta.runtime.processes import TABLE_BYTES, ProcessIdentity, boot_id, pid_n
 if TYPE_CHECKING:
     from pasta.runtime.ring import Ring
 
+
+#: Bytes or operations per second of devices, by backend, uuid, and name of the roof.
+Roofs = dict[str, dict[str, Mapping[str, float]]]
 
 _PREFIX = "pasta-"
 _MIN_FREE = 8 << 20  # bytes
@@ -78,10 +82,11 @@ class Session(NamedTuple):
         command: list[str],
         verbosity: int,
         wanted: Wanted | None = None,
+        roofs: Roofs | None = None,
     ) -> Session:
         """Creates and locks the directory where there is room for rings. Raises RunError.
 
-        `wanted`: the framework data that tools require.
+        `wanted`: the framework data that tools require. `roofs`: what was measured of devices.
         """
         document = {
             "config": config.document(),
@@ -94,6 +99,7 @@ class Session(NamedTuple):
             "verbosity": verbosity,
             "terminal_width": _terminal_width(),
             "wanted": (wanted or Wanted()).document(),
+            "roofs": roofs or {},
             "backends": {},
             "tool_owners": _owners(config.tools),
         }

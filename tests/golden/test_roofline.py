@@ -24,16 +24,16 @@ MEMORY, COMPUTE = 1e9, 32.768  # bytes/s, GFLOP/s
 ROOFS = {"memory_roof": int(MEMORY), "compute_roof": COMPUTE}
 
 
-def products(calls: int = 2) -> Events:
+def products(calls: int = 2, dtype: str = "float") -> Events:
     """Each call launches a product and its reduction, and is followed by a fill outside of it."""
     events = Events()
     a, b, c = 0x1000_0000, 0x1100_0000, 0x1200_0000
     for address in (a, b, c):
         events.alloc(address, 0x10_0000)
     events.frames(1, ("/my/train.py", "train", 7))
-    events.tensor(1, a, 4 * M * K, f"{M},{K}", dtype="float")
-    events.tensor(2, b, 4 * K * N, f"{K},{N}", dtype="float")
-    events.tensor(3, c, 4 * M * N, f"{M},{N}", dtype="float")
+    events.tensor(1, a, 4 * M * K, f"{M},{K}", dtype=dtype)
+    events.tensor(2, b, 4 * K * N, f"{K},{N}", dtype=dtype)
+    events.tensor(3, c, 4 * M * N, f"{M},{N}", dtype=dtype)
     for _ in range(calls):
         events.operator("aten::mm", stack=1, inputs=[1, 2])
         product, reduction = events.launch("gemm"), events.launch("reduce")
@@ -115,8 +115,64 @@ def test_roofs_from_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
     result = run_tool(TOOL, events)
     roofs = {row["kind"]: row for row in result.tables["roofs"].rows()}
     assert roofs["memory"]["rate"] == 2e9
-    assert all("derived" in row["how"] for row in roofs.values())
-    assert any("derived" in note for note in result.notes)
+    assert all(row["how"] == "data sheet" for row in roofs.values())
+    assert any("data sheet" in note for note in result.notes)
+
+
+def test_measured_roofs() -> None:
+    """Those of the devices that the run used, of the fastest units for a type of numbers, instead
+    of the data sheet's."""
+    events = products(dtype="Float")
+    events.device(
+        uuid=events.string("GPU-1"), bandwidth=2_000_000_000, multiprocessors=4, clock=1000,
+        architecture="sm_90",
+    )  # fmt: skip
+    events.roofs = {
+        "GPU-1": {"memory": MEMORY, "L2": 4e9, "float32": 1e9, "tf32 matrix": COMPUTE * 1e9},
+        "GPU-2": {"memory": 9e9, "tf32 matrix": 9e12},
+    }
+    result = run_tool(TOOL, events)
+    rows = [tuple(row.values()) for row in result.tables["roofs"].rows()]
+    assert rows == [
+        ("memory", "memory", MEMORY, "measured"),
+        ("L2", "cache", 4e9, "measured"),
+        ("tf32 matrix", "compute", COMPUTE * 1e9, "measured"),
+    ]
+    gemm, fill = (by_kernel(result)[name] for name in ("gemm", "fill"))
+    assert gemm["of_roof"] == pytest.approx(FLOPS * 3 / 4 / PRODUCT / COMPUTE)
+    assert fill["of_roof"] == pytest.approx(16 / (MEMORY * FILL / 1e9))
+    assert "roofs measured by kernels of PASTA's own: memory, L2, tf32 matrix" in result.notes
+
+
+@pytest.mark.parametrize("splits", [[], range(3, 20, 5)])
+def test_operations_of_hardware_counters(splits: Any) -> None:
+    """In place of those by shapes; launches without counters count as the mean of the others."""
+    events = products()
+    each = {"fadd": 100, "fmul": 10, "ffma": 1000, "hfma": 5, "dadd": 0}
+    counted = {
+        f"smsp__sass_thread_inst_executed_op_{name}_pred_on.sum": n for name, n in each.items()
+    }
+    counted["sm__ops_path_tensor_src_bf16_dst_fp32.sum"] = 7000
+    for name, value in counted.items():
+        events.add("counter", ordinal=0, name=name, value=float(value))
+        events.add("counter", ordinal=1, name=name, value=0.0)
+    events.roofs = {
+        "GPU-1": {"memory": 1e12, "float32": 1e9, "float16": 2e9, "bfloat16 matrix": 7e9}
+    }
+    result = run_tool(TOOL, events, splits=splits)
+    assert [row["roof"] for row in result.tables["roofs"].rows()] == [
+        "memory", "bfloat16 matrix", "float16", "float32",
+    ]  # fmt: skip
+    kernels = by_kernel(result)
+    flops = {"float32": 100 + 10 + 2 * 1000, "float16": 4 * 5, "bfloat16 matrix": 7000}
+    gemm = kernels["gemm"]
+    assert gemm["gflop"] == pytest.approx(2 * sum(flops.values()) / 1e9)
+    assert gemm["gflop_rate"] == pytest.approx(sum(flops.values()) / PRODUCT)
+    least = sum(n / events.roofs["GPU-1"][unit] for unit, n in flops.items()) * 1e9
+    assert (gemm["bound"], gemm["of_roof"]) == ("compute", pytest.approx(least / PRODUCT))
+    assert kernels["reduce"]["gflop"] is None and kernels["fill"]["gflop"] is None
+    assert "GFLOP counted by the hardware" in result.summary
+    assert any("count bfloat16 matrix, float16, float32, float64" in each for each in result.notes)
 
 
 def test_operations_are_divided_by_bytes_without_times() -> None:

@@ -10,7 +10,14 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from pasta.backends.nvidia import CUPTI, DEFAULT_COUNTERS, NvidiaSettings
+from pasta.backends.nvidia import (
+    CUPTI,
+    DEFAULT_COUNTERS,
+    FLOP_COUNTERS,
+    Nvidia,
+    NvidiaSettings,
+    counter_names,
+)
 from pasta.backends.nvidia.metrics import counters as chip_counters
 from pasta.cli import doctor
 from pasta.cli.preload import adapt_backends
@@ -135,6 +142,29 @@ def test_unknown_counters(play: Play) -> None:
     assert not any(math.isnan(each) for of in values(played).values() for each in of.values())
 
 
+def test_counters_of_a_group_that_a_chip_does_not_have(play: Play) -> None:
+    """They are left out without a message; the user's log names them."""
+    names = counter_names(f"{EXECUTED},dram")
+    assert names == f"{EXECUTED},?{BYTES},?dram__bytes_read.sum,?dram__bytes_write.sum"
+    played = play("context", "counters", settings=f"nvidia.counters={names},?dram__bites.sum\n")
+    assert "has no counter" not in played.stderr
+    assert {BYTES, EXECUTED} <= set(values(played)[0])
+
+
+def test_groups_of_counters() -> None:
+    assert counter_names(BYTES) == BYTES and counter_names("") == ""
+    assert counter_names(f"dram,{BYTES}").split(",").count(BYTES) == 1
+    assert counter_names("roofline").split(",") == [
+        f"?{name}" for name in (BYTES, *(name for name, _, _ in FLOP_COUNTERS))
+    ]
+    settings = Nvidia().shim_settings({}, config := Config())
+    assert settings["nvidia.counters"] == ""
+    config.of(NvidiaSettings).counters = "flops"
+    assert "?sm__ops_path_tensor_src_bf16_dst_fp32.sum" in str(
+        Nvidia().shim_settings({}, config)["nvidia.counters"]
+    )
+
+
 def test_no_known_counter(play: Play) -> None:
     played = play("context", "counters", settings="nvidia.counters=a,b\n")
     assert played.stderr.count("has no counter") == 2 and len(played["counter"]) == 0
@@ -243,6 +273,24 @@ def test_the_tool_counts(cupti: Path, pasta_preload: Any) -> None:
         ("fill", BYTES, 5, 1, 1000 * blocks, 1000 * blocks / 5)
     ]
     assert [tuple(row.values()) for row in rates] == [("fill", HITS, 5, 12.5)]
+
+
+def test_roofline_has_the_bytes_of_counters(cupti: Path, pasta_preload: Any) -> None:
+    """Of a source that gives no accesses, with device times, in one pass."""
+    fake = str(cupti / "libcupti.so.13")
+    settings = ("--set", "nvidia.source=cupti", "--set", f"nvidia.counters={BYTES}")
+    done = pasta_preload(
+        cupti / "program", "context", "counters", "end",
+        options=("-t", "roofline", *settings, "-k", "fill"),
+        environment={
+            "FAKE_CUPTI": fake, "PASTA_CUPTI_LIB": fake, "FAKE_DRIVER": str(cupti / "libcuda.so.1")
+        },
+    )  # fmt: skip
+    assert (done.exit_status, done.stdout) == (7, "done\n")
+    table = pq.read_table(done.run.path / "results" / "roofline" / "kernels.parquet")
+    (row,) = table.to_pylist()
+    # the one in a graph has no counters, and counts as the mean of the others
+    assert (row["kernel"], row["bytes"]) == ("fill", 1000 * (1 + 2 + 3 + 4 + 6) / 5 * 6)
 
 
 def adapted(tools: str, **settings: str) -> NvidiaSettings:

@@ -81,7 +81,12 @@ def pictures(source: Path) -> Result:
         },
         units={"device_time": "ns", "of_roof": "share"},
     )
-    roofs = Table({"roof": ["memory", "float"], "kind": ["memory", "compute"], "rate": [1e9, 4e9]})
+    roofs = Table(
+        {
+            "roof": ["memory", "float"], "kind": ["memory", "compute"], "rate": [1e9, 4e9],
+            "how": ["measured", "data sheet"],
+        }
+    )  # fmt: skip
     area = Figure("area", "Tensors by category", [0, 10, 20], {"a": [1, 2, 3], "b": [3, 2, 1]},
                   x_label="time since start", x_unit="ns", y_unit="bytes")  # fmt: skip
     sass = Table(
@@ -402,7 +407,7 @@ def test_roofline(script: Script, browser: Any) -> None:
     title = script("return document.querySelector('.roofline .point title').textContent")
     assert title == "gemm: 2 GFLOP/s at 8 FLOP per byte, 9.00 us, 50.0 % of the roof"
     roofs = script("return [...document.querySelectorAll('.on-roof')].map((e) => e.textContent)")
-    assert roofs == ["float: 4 GFLOP/s", "memory: 1 GB/s"]
+    assert roofs == ["float (data sheet): 4 GFLOP/s", "memory (measured): 1 GB/s"]
 
 
 def test_comparison(browser: Any, page: Path, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from pasta.backends.nvidia import DEFAULT_COUNTERS
+from pasta.backends.nvidia import DEFAULT_COUNTERS, FLOP_COUNTERS
 from pasta.backends.nvidia.metrics import counters
 from pasta.errors import MissingDependency
 from tests.support.nvidia_headers import headers, toolkits
@@ -875,6 +875,7 @@ def test_counters_of_real_libraries(path: Path) -> None:
     listed = {each.name: each.text for each in found}
     assert chip == "GH100" and len(listed) > 3000
     assert "DRAM" in listed["dram__bytes.sum"]
+    assert {name for name, unit, _ in FLOP_COUNTERS if unit != "float16 matrix"} <= set(listed)
     assert set(DEFAULT_COUNTERS.split(",")) <= {
         *listed, *(f"{name[:-4]}.avg.pct_of_peak_sustained_active" for name in listed)
     }  # fmt: skip

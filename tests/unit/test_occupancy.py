@@ -157,6 +157,17 @@ def test_peak_rates_are_those_of_the_whitepapers(architecture: str, type: str, t
     assert known.peak(1, type, context) is None
 
 
+@pytest.mark.parametrize(
+    ("unit", "tera"),
+    [("float32", 61.8), ("float64", 30.9), ("float64 matrix", 61.8), ("tf32 matrix", 494.7)],
+)
+def test_units_have_rates_of_their_own(unit: str, tera: float) -> None:
+    count, clock = DEVICES["sm_90"]
+    known, context = devices(architecture="sm_90", multiprocessors=count, clock=clock)
+    assert known.unit_peak(0, unit, context) == pytest.approx(tera * 1e12, rel=2e-3)
+    assert known.common_unit_peak(unit, context) == known.unit_peak(0, unit, context)
+
+
 def test_names_of_architectures() -> None:
     assert find_architecture("sm_90a") is find_architecture("sm_90") is not None
     for name in ("", "sm_", "sm_x", "90", "gfx90a", "sm_37"):

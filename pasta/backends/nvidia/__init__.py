@@ -5,10 +5,10 @@ They exclude each other in a process: CUPTI has device times, the Sanitizer has 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from pasta.backends.base import Backend, DeviceCounter, Prepared, Sampler
+from pasta.backends.base import Backend, DeviceCounter, DeviceRoofs, Prepared, Sampler
 from pasta.capabilities import COUNTERS, PC_SAMPLES, Source, names
 from pasta.errors import ConfigError
 from pasta.extensions import Check
@@ -47,6 +47,36 @@ DEFAULT_COUNTERS = ",".join(
         "sm__warps_active.avg.pct_of_peak_sustained_active",
     )
 )
+_INSTRUCTIONS = "smsp__sass_thread_inst_executed_op_{}_pred_on.sum"
+_PRODUCTS = "sm__ops_path_tensor_src_{}.sum"
+#: Counters of operations, as Nsight Compute's rooflines count them: instructions of threads, of
+#: which those on half precision do two operations at once, and operations of tensor cores.
+FLOP_COUNTERS = (
+    (_INSTRUCTIONS.format("fadd"), "float32", 1),
+    (_INSTRUCTIONS.format("fmul"), "float32", 1),
+    (_INSTRUCTIONS.format("ffma"), "float32", 2),
+    (_INSTRUCTIONS.format("dadd"), "float64", 1),
+    (_INSTRUCTIONS.format("dmul"), "float64", 1),
+    (_INSTRUCTIONS.format("dfma"), "float64", 2),
+    (_INSTRUCTIONS.format("hadd"), "float16", 2),
+    (_INSTRUCTIONS.format("hmul"), "float16", 2),
+    (_INSTRUCTIONS.format("hfma"), "float16", 4),
+    (_PRODUCTS.format("fp64"), "float64 matrix", 1),
+    (_PRODUCTS.format("tf32_dst_fp32"), "tf32 matrix", 1),
+    (_PRODUCTS.format("bf16_dst_fp32"), "bfloat16 matrix", 1),
+    (_PRODUCTS.format("fp16"), "float16 matrix", 1),  # GH100; the others have the next two
+    (_PRODUCTS.format("fp16_dst_fp16"), "float16 matrix", 1),
+    (_PRODUCTS.format("fp16_dst_fp32"), "float16 matrix", 1),
+    (_PRODUCTS.format("fp8"), "float8 matrix", 1),
+)
+_MEMORY_BYTES = "dram__bytes.sum"
+_FLOPS = tuple(name for name, _, _ in FLOP_COUNTERS)
+#: Names in `nvidia.counters` for several counters. A chip need not have all of them.
+COUNTER_GROUPS = {
+    "dram": (_MEMORY_BYTES, "dram__bytes_read.sum", "dram__bytes_write.sum"),
+    "flops": _FLOPS,
+    "roofline": (_MEMORY_BYTES, *_FLOPS),
+}
 #: Cycles between the samples of a multiprocessor, if a tool needs samples and no interval is set.
 DEFAULT_INTERVAL = "4096cycles"
 _INTERVALS = {f"{1 << power}cycles" for power in range(5, 32)}
@@ -71,6 +101,17 @@ def parse_counting_mode(value: object) -> str:
     if value not in COUNTING_MODES:
         raise ValueError(f"one of {', '.join(COUNTING_MODES)}")
     return str(value)
+
+
+def counter_names(text: str) -> str:
+    """`nvidia.counters` with the counters of each group in its place. A question mark precedes
+    them: libpasta leaves them out without a message if the chip does not have them."""
+    given = text.split(",")
+    named = [name for name in given if name not in COUNTER_GROUPS]
+    of_groups = (each for name in given for each in COUNTER_GROUPS.get(name, ()))
+    return ",".join(
+        [*named, *(f"?{each}" for each in dict.fromkeys(of_groups) if each not in named)]
+    )
 
 
 class NvidiaSettings(Section):
@@ -150,8 +191,8 @@ class NvidiaSettings(Section):
         "nvidia.counters",
         parse_names,
         "",
-        "hardware counters (CUPTI): dram__bytes.sum,sm__inst_executed.sum; some common ones if a "
-        "tool needs counters",
+        "hardware counters (CUPTI): dram__bytes.sum,sm__inst_executed.sum, or the groups"
+        f" {', '.join(COUNTER_GROUPS)}; some common ones if a tool needs counters",
         shim="nvidia.counters",
     )
     counters_mode = setting(
@@ -195,7 +236,8 @@ class Nvidia(Backend):
         r"/lib(cuda|cudnn|cublas|cufft|cusparse|cusolver|curand|cupti|nccl|nv|sanitizer)[^/]*\.so",
     )
     runtime_functions = (r"^(__)?cu(da)?[A-Z]", r"^(__cudart|libcudart_static_)")
-    memory_counters = ("dram__bytes.sum",)
+    memory_counters = (_MEMORY_BYTES,)
+    flop_counters = FLOP_COUNTERS
     unused = "no CUDA driver was loaded with PASTA in it"
     sources = (
         Source(
@@ -267,10 +309,14 @@ class Nvidia(Backend):
         return bool(own.pc_sampling) and own.pc_sampling_mode == SERIALIZED
 
     def shim_settings(self, prepared: Prepared, config: Sections) -> dict[str, object]:
-        """Paths of the libraries; empty if not found."""
+        """Paths of the libraries, empty if not found; names of counters instead of groups."""
         from pasta.backends.nvidia.libraries import find_cupti, find_sanitizer
 
-        return {"sanitizer_lib": find_sanitizer() or "", "cupti_lib": find_cupti() or ""}
+        return {
+            "sanitizer_lib": find_sanitizer() or "",
+            "cupti_lib": find_cupti() or "",
+            "nvidia.counters": counter_names(config.of(NvidiaSettings).counters),
+        }
 
     def checks(self) -> Iterator[Check]:
         """Checks of the driver, the Sanitizer library, and the compiler of probes."""
@@ -284,6 +330,14 @@ class Nvidia(Backend):
         from pasta.backends.nvidia.metrics import counters
 
         return counters(find_cupti(), chip)
+
+    def roofs(
+        self, environment: Mapping[str, str], say: Callable[[str], None], *, again: bool = False
+    ) -> list[DeviceRoofs]:
+        """Roofs measured in a short process on each device."""
+        from pasta.backends.nvidia.roofs import find_roofs
+
+        return find_roofs(environment, say, again=again)
 
     def sampler(self) -> Sampler:
         """Samples by NVML."""

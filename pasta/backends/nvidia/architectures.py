@@ -3,16 +3,15 @@
 Limits and units of allocation: "Compute Capabilities" in the CUDA C++ Programming Guide, and the
 occupancy calculator's `cuda_occupancy.h`. Operations: dense rates of tensor cores (a multiplication
 with its addition is two), from the whitepapers of V100, TU102, A100, GA102, AD102, H100, Blackwell
-and RTX Blackwell: their peak rates divided by multiprocessors and boost clock. Types without tensor
-cores have the rate of the ordinary units, from the guide's "Throughput of Native Arithmetic
-Instructions".
+and RTX Blackwell: their peak rates divided by multiprocessors and boost clock; those of other units
+from the guide's "Throughput of Native Arithmetic Instructions".
 """
 
 from __future__ import annotations
 
 from types import MappingProxyType
 
-from pasta.processors.architecture import Architecture
+from pasta.processors.architecture import Architecture, matrix_unit
 
 _KIB = 1024
 _REGISTERS = 1 << 16
@@ -37,22 +36,41 @@ def _architecture(
 
 
 def _rates(
-    half: int, tf32: int, *, float32: int, float64: int, float8: int = 0, bfloat16: bool = True
+    *,
+    float64: int,
+    float32: int,
+    float16: int,
+    bfloat16: int = 0,
+    half: int,
+    tf32: int = 0,
+    double: int = 0,
+    float8: int = 0,
 ) -> dict[str, int]:
-    """Operations per clock; 0: not supported. `tf32` is what single precision may use."""
-    rates = {"float16": half, "float64": float64, "float32": tf32 or float32, "float8": float8}
-    rates["bfloat16"] = half if bfloat16 else 0
+    """Operations per clock; 0: not supported. `half` (of both types with 16 bits, if the ordinary
+    units have both), `tf32`, `double` and `float8`: of tensor cores."""
+    rates = {"float64": float64, "float32": float32, "float16": float16, "bfloat16": bfloat16}
+    matrices = {
+        "float64": double, "tf32": tf32, "float16": half, "bfloat16": half if bfloat16 else 0,
+        "float8": float8,
+    }  # fmt: skip
+    rates |= {matrix_unit(name): rate for name, rate in matrices.items()}
     return {name: rate for name, rate in rates.items() if rate}
 
 
-_VOLTA = _rates(1024, 0, float32=128, float64=64, bfloat16=False)
-_TURING = _rates(1024, 0, float32=128, float64=4, bfloat16=False)
-_A100 = _rates(2048, 1024, float32=128, float64=128)
-_AMPERE = _rates(1024, 512, float32=256, float64=4)
-_ADA = _rates(1024, 512, float32=256, float64=4, float8=2048)
-_HOPPER = _rates(4096, 2048, float32=256, float64=256, float8=8192)
-_B200 = _rates(8192, 4096, float32=256, float64=128, float8=16384)
-_RTX_BLACKWELL = _rates(1024, 512, float32=256, float64=4, float8=2048)
+_VOLTA = _rates(float64=64, float32=128, float16=256, half=1024)
+_TURING = _rates(float64=4, float32=128, float16=256, half=1024)
+_A100 = _rates(float64=64, float32=128, float16=512, bfloat16=256, half=2048, tf32=1024, double=128)
+_AMPERE = _rates(float64=4, float32=256, float16=256, bfloat16=256, half=1024, tf32=512)
+_ADA = _rates(float64=4, float32=256, float16=256, bfloat16=256, half=1024, tf32=512, float8=2048)
+_HOPPER = _rates(
+    float64=128, float32=256, float16=512, bfloat16=512, half=4096, tf32=2048, double=256,
+    float8=8192,
+)  # fmt: skip
+_B200 = _rates(
+    float64=128, float32=256, float16=512, bfloat16=512, half=8192, tf32=4096, double=128,
+    float8=16384,
+)  # fmt: skip
+_RTX_BLACKWELL = _ADA
 #: By compute capability.
 _KNOWN = {
     70: _architecture(2048, 32, 96, _VOLTA, since_ampere=False),

@@ -45,6 +45,7 @@ static struct {
     bool on, ranges;
     char *text; /* of the names, each ended by 0 */
     const char *names[METRICS];
+    bool of_group[METRICS]; /* the user did not name it: a chip need not have it */
     uint64_t count;
 } settings;
 
@@ -113,6 +114,8 @@ static void keep_known(counted *c, const char *chip, const uint8_t *availability
     for (uint64_t i = 0; i < settings.count; i++) {
         void *host = new_host(chip, availability, &result);
         if (host && add(host, &settings.names[i], 1) == 0) c->names[c->count++] = settings.names[i];
+        else if (settings.of_group[i])
+            pasta_log("%s: %s has no counter %s", PASTA_CUPTI_SOURCE, chip, settings.names[i]);
         else
             pasta_say("nvidia.counters: %s has no counter %s; `pasta doctor --counters` lists those that it has", chip,
                       settings.names[i]);
@@ -412,8 +415,10 @@ static bool read_settings(void) {
     char *rest = NULL;
     if (!names || !*names || !(settings.text = strdup(names))) return false;
     for (char *name = strtok_r(settings.text, ",", &rest); name; name = strtok_r(NULL, ",", &rest))
-        if (settings.count < METRICS) settings.names[settings.count++] = name;
-        else {
+        if (settings.count < METRICS) {
+            settings.of_group[settings.count] = *name == '?';
+            settings.names[settings.count++] = name + (*name == '?');
+        } else {
             pasta_say("counters are not recorded: nvidia.counters names more than %d", METRICS);
             return false;
         }

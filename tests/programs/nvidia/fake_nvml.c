@@ -12,6 +12,7 @@
  *     FAKE_NVML_FLAKY=NAME            every second call of the function times out
  *     FAKE_NVML_PROCESSES=PID:BYTES,… on every device; BYTES -: not available
  *     FAKE_NVML_MIG=1                 devices are partitioned
+ *     FAKE_NVML_UTILIZATION=N         percent, instead of 75
  *     FAKE_NVML_LOG=FILE              a line for each call
  *
  * They are read when the library is initialised, so that its own time is short (bench/telemetry.py).
@@ -48,7 +49,7 @@ typedef struct {
 static device devices[DEVICES];
 static char unsupported[1024];
 static const char *flaky, *processes, *log_path;
-static unsigned count_of_devices, mig, lost = UINT32_MAX, lost_at;
+static unsigned count_of_devices, mig, utilization, lost = UINT32_MAX, lost_at;
 
 static const char *setting(const char *name, const char *otherwise) {
     const char *value = getenv(name);
@@ -89,6 +90,7 @@ int nvmlInitWithFlags(unsigned flags) {
     flaky = setting("FAKE_NVML_FLAKY", "");
     processes = setting("FAKE_NVML_PROCESSES", "");
     mig = (unsigned)atoi(setting("FAKE_NVML_MIG", "0"));
+    utilization = (unsigned)atoi(setting("FAKE_NVML_UTILIZATION", "75"));
     log_path = getenv("FAKE_NVML_LOG");
     note("Init", (int)getpid());
     for (unsigned i = 0; i < DEVICES; i++) devices[i] = (device){.number = i};
@@ -111,6 +113,16 @@ int nvmlDeviceGetCount_v2(unsigned *count) {
 
 int nvmlDeviceGetHandleByIndex_v2(unsigned number, device **handle) {
     *handle = &devices[number];
+    return SUCCESS;
+}
+
+int nvmlDeviceGetHandleByUUID(const char *uuid, device **handle) {
+    *handle = &devices[atoi(uuid + strlen("GPU-"))];
+    return SUCCESS;
+}
+
+int nvmlSystemGetDriverVersion(char *text, unsigned size) {
+    snprintf(text, size, "580.1");
     return SUCCESS;
 }
 
@@ -179,6 +191,7 @@ int nvmlDeviceGetTemperature(device *handle, int sensor, unsigned *celsius) {
 int nvmlDeviceGetMemoryInfo(device *handle, memory_v1 *memory) {
     ASK("MemoryInfo");
     *memory = (memory_v1){.total = 80 * GIB, .used = 10 * GIB * (handle->number + 1) + GIB};
+    memory->free = memory->total - memory->used;
     return SUCCESS;
 }
 
@@ -193,7 +206,7 @@ int nvmlDeviceGetMemoryInfo_v2(device *handle, memory_v2 *memory) {
 
 int nvmlDeviceGetUtilizationRates(device *handle, unsigned percent[2]) {
     ASK("UtilizationRates");
-    percent[0] = 75;
+    percent[0] = utilization;
     percent[1] = 30;
     return SUCCESS;
 }
