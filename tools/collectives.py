@@ -10,7 +10,14 @@ from pasta.lazy import np
 from pasta.processors.activity import COMMUNICATION
 from pasta.processors.arrivals import Arrivals, Thresholds, arrival, channel_of
 from pasta.processors.batch import ABSENT_U64
-from pasta.processors.collectives import NONE, CommunicationCalls, Joined, Units, operations
+from pasta.processors.collectives import (
+    NONE,
+    CommunicationCalls,
+    Joined,
+    Units,
+    link_bandwidths,
+    operations,
+)
 from pasta.processors.demangle import short_name
 from pasta.processors.device_use import FOLLOWED, DeviceUse
 from pasta.processors.operator_names import GROUP_KEYS, OperatorGroups
@@ -84,8 +91,8 @@ class Collectives(Tool):
         help="names of kernels that communicate",
     )
     link_bandwidth = option(
-        0.0, help="GB/s of a device's links in one direction, for comparison; 0: unknown",
-        minimum=0.0,
+        0.0, help="GB/s of a device's links in one direction, for comparison; 0: as its driver"
+        " tells", minimum=0.0,
     )  # fmt: skip
     calls = option(1_000_000, help="calls in the table of all calls", minimum=0)
     small = option("1MiB", kind="bytes", help="finding: operations up to this size are small")
@@ -104,6 +111,7 @@ class Collectives(Tool):
     def start(self) -> None:
         """Nothing was called yet."""
         self.of = CommunicationCalls()
+        self.links: dict[int, int] = {}
         self.use = DeviceUse(
             self.context.process.start_time, 0, 0, re.compile(self.communication), COMMUNICATION
         )
@@ -112,6 +120,7 @@ class Collectives(Tool):
         """Add calls, and the work of devices."""
         self.use.add(batch, self.context)
         self.of.add(batch, self.context)
+        self.links.update(link_bandwidths(batch))
 
     # ---- results ----
 
@@ -125,6 +134,7 @@ class Collectives(Tool):
             np.concatenate([nothing, *alone]),
         )
         self.names = self._communicator_names()
+        self.link = self._link()
         self.span = max((device.span for device in self.use.devices.values()), default=0)
         table, kinds, sums = self._operations(joined)
         tables = {"collectives": table, "communicators": self._communicators(joined)}
@@ -158,6 +168,13 @@ class Collectives(Tool):
             name = f"#{len(set(names.values())) + 1}, {ranks}"
             names[number] = name if each.id == ABSENT_U64 else by_id.setdefault(each.id, name)
         return names
+
+    def _link(self) -> float:
+        """GB/s of a device's links in one direction, of the slowest one that has a communicator; 0:
+        unknown."""
+        members = {each.device for each in self.of.communicators.values()}
+        of_members = [each for device, each in self.links.items() if device in members]
+        return self.link_bandwidth or min(of_members or self.links.values(), default=0) / 1000
 
     def _name(self, number: int) -> str:
         return self.names.get(number, "unknown")
@@ -193,8 +210,8 @@ class Collectives(Tool):
             "alone": sums.masked(sums.alone)[order],
             "alone_share": sums.masked(sums.alone / np.maximum(sums.time, 1))[order],
         }
-        if self.link_bandwidth:
-            columns["link"] = columns["bus"] / self.link_bandwidth
+        if self.link:
+            columns["link"] = columns["bus"] / self.link
         labels_of = {
             "size": "up to", "share": "of it all", "algorithm": "algorithm GB/s",
             "bus": "bus GB/s", "link": "of the link", "alone": "nothing else ran",
@@ -205,7 +222,7 @@ class Collectives(Tool):
             units={
                 "size": "bytes", "bytes": "bytes", "time": "ns", "share": "share", "mean": "ns",
                 "alone": "ns", "alone_share": "share",
-                **({"link": "share"} if self.link_bandwidth else {}),
+                **({"link": "share"} if self.link else {}),
             },
             labels={name: text for name, text in labels_of.items() if name in columns},
             keys=("operation", "communicator", "size"),
@@ -435,19 +452,19 @@ class Collectives(Tool):
 
     def _slow(self, kinds: list[tuple[str, str, int]], sums: _Sums) -> Iterator[Finding]:
         """Large operations far below the bandwidth of the links."""
-        if not self.link_bandwidth:
+        if not self.link:
             return
         for at, (name, group, size) in enumerate(kinds):
             bus, time = float(sums.bus[at]), int(sums.time[at])
-            if size <= self.small or not time or not bus < self.slow_share * self.link_bandwidth:
+            if size <= self.small or not time or not 0 < bus < self.slow_share * self.link:
                 continue
-            saved = int(sums.alone[at]) * (1 - bus / self.link_bandwidth)
+            saved = int(sums.alone[at]) * (1 - bus / self.link)
             if saved < max(self.least_time, self.least_share * self.span):
                 continue
             yield Finding(
                 what="collectives use little of the links' bandwidth",
                 where=f"{name} of {group}, up to {formatted(size, 'bytes')}",
-                evidence=f"{formatted(bus)} of {self.link_bandwidth:g} GB/s on the bus, in"
+                evidence=f"{formatted(bus)} of {self.link:g} GB/s on the bus, in"
                 f" {formatted(time, 'ns')}; waits for ranks that come late count",
                 remedy="merge the ranks (pasta merge) to see if one comes late; otherwise look at"
                 " the paths that the library chose (its debug log), and at what shares the links",
@@ -508,6 +525,8 @@ class Collectives(Tool):
     def _notes(self, joined: Joined) -> Iterator[str]:
         if self.of.failed:
             yield f"{counted(self.of.failed, 'call')} failed, and are left out"
+        if self.link and not self.link_bandwidth:
+            yield f"links have {self.link:g} GB/s in one direction, as the driver tells"
         without = int((~joined.units.timed).sum())
         if without and self.use.followed:
             yield (

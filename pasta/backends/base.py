@@ -57,6 +57,9 @@ class Sample(NamedTuple):
     memory_activity: int | None = None  # percent of time with memory traffic
     memory_used: int | None = None  # bytes, by all processes
     memory_total: int | None = None  # bytes
+    #: Of all links to other devices, or where it has none to the host, in one direction: 10^6
+    #: bytes/s.
+    link_bandwidth: int | None = None
     #: Bytes of device memory by the pids of the processes that use the device; None: not given.
     processes: Mapping[int, int | None] | None = None
 

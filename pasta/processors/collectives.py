@@ -30,6 +30,13 @@ def operations() -> dict[str, int]:
     return {**names, "exchange": EXCHANGE, "mixed": MIXED}
 
 
+def link_bandwidths(batch: Batch) -> dict[int, int]:
+    """Bandwidth of devices' links in one direction (10^6 bytes/s), by ordinal, from samples."""
+    samples = batch["device_sample"]
+    samples = samples[(samples["link_bandwidth"] != ABSENT_U32) & (samples["device"] >= 0)]
+    return dict(zip(samples["device"].tolist(), samples["link_bandwidth"].tolist(), strict=True))
+
+
 class Communicator(NamedTuple):
     """A communicator of this process, or several with the same id, by their ranks in it."""
 

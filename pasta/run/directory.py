@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 MANIFEST = "run.json"
 #: Version of the layout and of the manifest's keys. 2: `passes`, and read_bytes, write_bytes and
 #: atomic_bytes in access_count's `launches`. 3: names of stall reasons, functions and modules in
-#: pc_sample; `samples`.
-SCHEMA = 3
+#: pc_sample; `samples`. 4: link_bandwidth in device_sample; `link_bandwidth`.
+SCHEMA = 4
 _VERSION = record({}, {"schema": whole()})
 #: Settings that exclude launches.
 _FILTERS = ("kernel", "exclude", "launch_skip", "launch_count", "range")

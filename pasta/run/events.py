@@ -35,8 +35,11 @@ _NEVER_ABSENT = {"time", "thread", "flags"}
 _ZERO_ABSENT = {"correlation"}
 _SORTED = {"position", "time", "ordinal", "correlation", "start", "end"}
 _AXES = "xyz"
-#: Columns that runs before schema 3 lack: absent there.
-_ADDED = {"pc_sample": {"name", "module_hash", "symbol"}}
+#: Columns that runs before schema 3, and of device_sample before schema 4, lack: absent there.
+_ADDED = {
+    "pc_sample": {"name", "module_hash", "symbol"},
+    "device_sample": {"link_bandwidth"},
+}
 #: Columns of texts that were numbers before schema 3.
 _ONCE_NUMBERS = {"pc_sample": {"reason"}}
 #: Receives a line about data that could not be read.

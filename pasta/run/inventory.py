@@ -6,6 +6,7 @@ from typing import Any
 
 from pasta.lazy import np
 from pasta.processors.batch import ABSENT_U64, Batch
+from pasta.processors.collectives import link_bandwidths
 from pasta.processors.context import Process
 from pasta.processors.strings import Strings
 from pasta.processors.symbols import Code
@@ -34,13 +35,20 @@ class Inventory:
     """Facts about one process, collected from its batches for the manifest."""
 
     #: Kinds that `learn` reads.
-    KINDS = frozenset({"process_start", "module_load", "context_create", "device", "host_frame"})
+    KINDS = frozenset(
+        {
+            "process_start", "module_load", "context_create", "device", "device_sample",
+            "host_frame",
+        }
+    )  # fmt: skip
 
     def __init__(self, strings: Strings) -> None:
         self._strings = strings
         self.process: dict[str, Any] = {}
         self.sources: dict[str, str] = {}
         self.devices: dict[int, str] = {}
+        #: Bandwidth of a device's links in one direction, 10^6 bytes/s.
+        self.link_bandwidth: dict[int, int] = {}
         self.counts: dict[str, int] = {}
         self.modules: set[int] = set()
         #: Program counter samples, and those without a place by reason.
@@ -79,6 +87,7 @@ class Inventory:
             for record in batch[kind]:
                 if record["device"] >= 0 and record["name"]:
                     self.devices[int(record["device"])] = self._strings[int(record["name"])]
+        self.link_bandwidth.update(link_bandwidths(batch))
 
     def _add_process(self, record: Any) -> None:
         text = self._strings

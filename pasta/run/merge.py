@@ -177,6 +177,7 @@ def _manifest(root: Root, tools: list[str], problems: list[str]) -> dict[str, An
         "ended": {"text": _ended(root)},
         "sources": _joined(root, "sources"),
         "devices": _joined(root, "devices"),
+        "link_bandwidth": _joined(root, "link_bandwidth"),
         "tools": tools,
         "failures": _joined(root, "failures"),
         "launches": _summed(root, "launches"),

@@ -172,6 +172,7 @@ MANIFEST = record(
         "world_size": optional(whole(0, MAX_RANKS)),
         "environment": map_of(text),
         "roofs": map_of(map_of(number)),
+        "link_bandwidth": _COUNTS,
         "clock": optional(record({}, {"boot": optional(text), "error_ns": optional(whole())})),
         "config": optional(record({})),
         "tools": _TEXTS,

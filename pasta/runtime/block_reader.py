@@ -64,6 +64,7 @@ class BlockCollector(Collector):
             self.inventory.process = known.process
             self.inventory.sources.update(known.sources)
             self.inventory.devices.update(known.devices)
+            self.inventory.link_bandwidth.update(known.link_bandwidth)
         for batch, _ in ring.batches(ring.released, request.position, final=True):
             self.inventory.learn(batch)
         ring.torn = 0

@@ -177,6 +177,9 @@ class Replay:
             "ended": {"text": "cut short"},
             "sources": inventory.sources,
             "devices": {str(device): name for device, name in sorted(inventory.devices.items())},
+            "link_bandwidth": {
+                str(device): each for device, each in sorted(inventory.link_bandwidth.items())
+            },
         }
         return {
             **(self.manifest or unfinished),

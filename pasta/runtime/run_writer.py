@@ -110,6 +110,9 @@ class RunWriter:
             "sources": inventory.sources,
             "devices": {str(device): name for device, name in sorted(inventory.devices.items())},
             "roofs": dict(self.pipeline.context.roofs),
+            "link_bandwidth": {
+                str(device): each for device, each in sorted(inventory.link_bandwidth.items())
+            },
             "config": self.config.document(),
             "tools": self.pipeline.names,
             "failures": failures_of(self.pipeline),

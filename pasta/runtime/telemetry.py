@@ -24,8 +24,8 @@ _STOP_SECONDS = 2.0
 _LOOK_SECONDS = 1.0
 _MAX_ANCESTORS = 64
 #: pasta_device_sample, and what is absent in its fields.
-_LAYOUT = struct.Struct("=6I4H3QI28x")
-_ABSENT = (*[2**32 - 1] * 6, *[2**16 - 1] * 4, *[2**64 - 1] * 3, 2**32 - 1)
+_LAYOUT = struct.Struct("=6I4H3Q2I24x")
+_ABSENT = (*[2**32 - 1] * 6, *[2**16 - 1] * 4, *[2**64 - 1] * 3, *[2**32 - 1] * 2)
 Log = Callable[[str], None]
 
 
@@ -178,7 +178,7 @@ def packed(uuid: int, sample: Sample, others: int | None, memory_others: int | N
     values = (
         uuid, sample.power, sample.clock, sample.memory_clock, sample.max_clock, sample.throttle,
         sample.temperature, sample.utilization, sample.memory_activity, others, sample.memory_used,
-        memory_others, sample.memory_total, sample.power_limit,
+        memory_others, sample.memory_total, sample.power_limit, sample.link_bandwidth,
     )  # fmt: skip
     if None not in values:
         try:

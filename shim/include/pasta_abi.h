@@ -498,8 +498,8 @@ typedef struct pasta_device_sample {
     uint64_t memory_others;   /* bytes, by processes outside of this run; absent: all ones */
     uint64_t memory_total;    /* bytes; absent: all ones */
     uint32_t power_limit;     /* mW; absent: all ones */
-    uint32_t unused;
-    uint64_t unused2[3];
+    uint32_t link_bandwidth;  /* of all links to other devices, or where it has none to the host, in one direction: 10^6 bytes/s; absent: all ones */
+    uint64_t unused[3];
 } pasta_device_sample;
 
 /* header.time is the end of the wait. */

@@ -257,6 +257,27 @@ def test_little_of_the_links_bandwidth() -> None:
     assert found.gain == pytest.approx(1 - 7.5 / 25)
 
 
+@pytest.mark.parametrize(("given", "expected"), [(0, 450), (100, 100)])
+def test_bandwidth_of_links_that_the_driver_tells(given: float, expected: float) -> None:
+    """That of the slowest device with a communicator; the option goes first."""
+    job = Job()
+    job.call("all_reduce", 25_000_000, 0, 20 * MS, order=0)
+    for device, bandwidth in ((0, 450_000), (5, 63_008)):
+        job.add("device_sample", uuid=f"GPU-{device}", device=device, link_bandwidth=bandwidth)
+    job.add("device_sample", uuid="GPU-6", device=6)
+    result = job.result(options={"link_bandwidth": given})
+    assert rows(result)[0]["link"] == pytest.approx(7.5 / expected)
+    assert f"of {expected} GB/s on the bus" in result.findings[0].evidence
+    notes = ["links have 450 GB/s in one direction, as the driver tells"]
+    assert [each for each in result.notes if "links" in each] == ([] if given else notes)
+
+
+def test_one_rank_alone_has_no_finding_about_links() -> None:
+    job = Job(ranks=1, size=1)
+    job.call("all_reduce", 25_000_000, 0, 20 * MS, order=0)
+    assert job.result(options={"link_bandwidth": 25}).findings == []
+
+
 # ---- ranks ----
 
 

@@ -120,10 +120,11 @@ def test_samples_have_the_values_of_the_library(
             "max_clock": 1980, "memory_clock": 2619, "throttle": 1, "temperature": 40 + device,
             "utilization": 75, "memory_activity": 30, "others": 1,
             "memory_used": 10 * GIB * (device + 1), "memory_others": 3 * GIB,
-            "memory_total": 80 * GIB,
+            "memory_total": 80 * GIB, "link_bandwidth": 17 * 25_000,
         }  # fmt: skip
         for row in mine:
             assert {name: row[name] for name in expected} == expected
+    assert done.run.manifest["link_bandwidth"] == {"0": 425_000, "1": 425_000}
     times = [row["time"] for row in rows]
     assert times == sorted(times)
     (launches,) = (done.run.path / "events").glob("kernel_launch-*.parquet")

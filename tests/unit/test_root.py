@@ -44,7 +44,7 @@ def test_unusable_runs_have_a_reason(tmp_path: Path) -> None:
     found = {problem.path.name: (problem.rank, problem.why) for problem in root.problems}
     assert found == {
         "rank-0001-node1-101": (
-            1, "written by a newer PASTA (schema 99, known is 3): "
+            1, "written by a newer PASTA (schema 99, known is 4): "
             "pip install --upgrade pasta-profiler",
         ),
         "rank-0002-node1-102": (2, found["rank-0002-node1-102"][1]),

@@ -72,6 +72,18 @@ def test_samples_of_schema_2_have_numbered_reasons(tmp_path: Path) -> None:
     assert samples["samples"].tolist() == [5, 90, 5]
 
 
+def test_samples_of_schema_3_have_no_bandwidth_of_links(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(RUNS / "schema-4", run)
+    file = run / "events" / "device_sample-00000.parquet"
+    for expected in (450_000, 0xFFFF_FFFF):
+        (batch,) = read_batches(run / "events", Strings(), kinds={"device_sample"})
+        assert batch["device_sample"]["link_bandwidth"].tolist() == [expected]
+        table = pq.read_table(file)
+        if "link_bandwidth" in table.column_names:
+            pq.write_table(table.drop_columns(["link_bandwidth"]), file)
+
+
 def operators(run: pasta.Run) -> list[dict[str, Any]]:
     """Operators in the schema's first runs, which had no time outside operators; shares now include
     it."""

@@ -17,7 +17,7 @@ from pasta import abi
 from pasta._native import ffi, lib
 from pasta.backends.amd import telemetry as amd
 from pasta.backends.base import Sample
-from pasta.backends.nvidia.telemetry import throttle, visible_ordinals
+from pasta.backends.nvidia.telemetry import link_bandwidth, throttle, visible_ordinals
 from pasta.errors import RunError
 from pasta.runtime.ring import Ring
 from pasta.runtime.telemetry import DeviceSampling, packed
@@ -28,6 +28,7 @@ from tests.support.session import RING_SOURCES, Session, compile_c
 FULL = Sample(
     power=300_000, power_limit=700_000, clock=1500, max_clock=1980, memory_clock=2619, throttle=5,
     temperature=60, utilization=90, memory_activity=40, memory_used=5 << 30, memory_total=80 << 30,
+    link_bandwidth=450_000,
 )  # fmt: skip
 
 
@@ -242,6 +243,54 @@ def test_order_of_different_devices_is_not_known() -> None:
         assert visible_ordinals(UUIDS, visible, in_order=False, is_mig=False) == unknown
         assert visible_ordinals(UUIDS, visible, in_order=True, is_mig=True) == unknown
     assert visible_ordinals(UUIDS, "GPU-ab", in_order=False, is_mig=True) == {1: 0}
+
+
+class FakeNvml:
+    """A device's links as pynvml gives them: `versions` of NVLinks, None for an inactive one."""
+
+    NVML_NVLINK_MAX_LINKS = 18
+    NVML_NVLINK_VERSION_3_0, NVML_NVLINK_VERSION_4_0, NVML_NVLINK_VERSION_5_0 = 4, 6, 7
+
+    class NVMLError(Exception): ...
+
+    def __init__(self, *versions: int | None, pcie: tuple[int, int] | None = None) -> None:
+        self.versions, self.pcie = versions, pcie
+
+    def nvmlDeviceGetNvLinkVersion(self, handle: int, link: int) -> int | None:
+        if link >= len(self.versions):
+            raise self.NVMLError
+        return self.versions[link]
+
+    def nvmlDeviceGetNvLinkState(self, handle: int, link: int) -> bool:
+        return self.nvmlDeviceGetNvLinkVersion(handle, link) is not None
+
+    def _pcie(self, place: int) -> int:
+        if self.pcie is None:
+            raise self.NVMLError
+        return self.pcie[place]
+
+    def nvmlDeviceGetMaxPcieLinkGeneration(self, handle: int) -> int:
+        return self._pcie(0)
+
+    def nvmlDeviceGetMaxPcieLinkWidth(self, handle: int) -> int:
+        return self._pcie(1)
+
+
+@pytest.mark.parametrize(
+    ("nvml", "expected"),
+    [
+        (FakeNvml(*[6] * 18, pcie=(5, 16)), 450_000),  # H100, H200
+        (FakeNvml(*[7] * 18, pcie=(5, 16)), 900_000),  # B200
+        (FakeNvml(6, None, 6), 50_000),
+        (FakeNvml(6, 99), None),  # a version that is not known
+        (FakeNvml(None, None, pcie=(4, 16)), 31_504),  # without a partner
+        (FakeNvml(pcie=(5, 16)), 63_008),
+        (FakeNvml(pcie=(99, 16)), None),
+        (FakeNvml(), None),
+    ],
+)
+def test_bandwidth_of_links(nvml: FakeNvml, expected: int | None) -> None:
+    assert link_bandwidth(nvml, 0) == expected
 
 
 def test_reasons_are_bits() -> None:

@@ -29,6 +29,11 @@ _REASONS = {
     0x80: "hardware",  # power brake
     0x100: "setting",  # clocks of the display
 }
+#: Bandwidth of a link in one direction by its version, 10^6 bytes/s: NVLink as NVIDIA documents it;
+#: PCIe by generation, of a lane, without the overhead of its line code.
+_NVLINK = {"1_0": 20_000, "2_0": 25_000, "2_2": 25_000, "3_0": 25_000, "3_1": 25_000,
+           "4_0": 25_000, "5_0": 50_000}  # fmt: skip
+_PCIE_LANE = {1: 250, 2: 500, 3: 985, 4: 1969, 5: 3938, 6: 7563}
 _PLACES = {name: place for place, name in enumerate(Sample._fields)}
 
 
@@ -76,6 +81,7 @@ class _Device:
     #: One of them at each sample: a query takes the driver 50 us.
     in_turns: deque[_Query] = field(default_factory=deque)
     slow: list[_Query] = field(default_factory=list)
+    link_bandwidth: int | None = None
     #: Whether processes can be read, the last answers, and when those of the slow queries are due.
     lists_processes: bool = True
     kept: list[Any] = field(default_factory=list)
@@ -123,6 +129,7 @@ class NvmlSampler:
             handle,
             self._otherwise([0], nvml.nvmlDeviceGetMigMode, handle)[0] == 1,
         )
+        device.link_bandwidth = link_bandwidth(nvml, handle)
         for queries, into in (
             (self._quick(), device.quick),
             (self._in_turns(), device.in_turns),
@@ -183,6 +190,7 @@ class NvmlSampler:
         now = time.monotonic()
         if not this.kept:
             this.kept = [None] * len(_PLACES)
+            this.kept[_PLACES["link_bandwidth"]] = this.link_bandwidth
             self._ask(this, this.in_turns)
         if now >= this.due:
             self._ask(this, this.slow)
@@ -253,6 +261,29 @@ _NAMES_OF_REASONS = ("Event", "Throttle")
 
 def _clock(kind: str, type: int) -> tuple[str, tuple[Any, ...]]:
     return f"nvmlDeviceGet{kind}Info", (type,)
+
+
+def link_bandwidth(nvml: Any, handle: Any) -> int | None:
+    """Bandwidth in one direction of a device's active NVLinks together, or where it has none of
+    PCIe: 10^6 bytes/s. None where the driver does not give it, or a version is not known."""
+    versions = []
+    try:
+        for link in range(nvml.NVML_NVLINK_MAX_LINKS):
+            if nvml.nvmlDeviceGetNvLinkState(handle, link):
+                versions.append(nvml.nvmlDeviceGetNvLinkVersion(handle, link))
+    except nvml.NVMLError:  # no NVLink, or no more links
+        pass
+    if versions:
+        known = {
+            getattr(nvml, f"NVML_NVLINK_VERSION_{name}", None): _NVLINK[name] for name in _NVLINK
+        }
+        speeds = [known.get(version) for version in versions]
+        return None if None in speeds else sum(speeds)
+    try:  # the largest that device and system allow: it is lowered while the device is idle
+        generation = nvml.nvmlDeviceGetMaxPcieLinkGeneration(handle)
+        return _PCIE_LANE[generation] * int(nvml.nvmlDeviceGetMaxPcieLinkWidth(handle))
+    except (nvml.NVMLError, KeyError):
+        return None
 
 
 @cache

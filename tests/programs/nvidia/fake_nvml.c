@@ -4,6 +4,7 @@
  *     power 100 W * (D + 1) + N W     limit 700 W          clocks 1500 of 1980 MHz, memory 2619 MHz
  *     reasons: software power cap     temperature 40 + D   utilisation 75 %, memory 30 %
  *     memory 10 GiB * (D + 1) of 80 GiB; a process that uses it: see FAKE_NVML_PROCESSES
+ *     18 links of NVLink 4, all but the last active; PCIe 5 with 16 lanes
  *
  * Variables:
  *     FAKE_NVML_DEVICES=N             1 by default
@@ -23,8 +24,8 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { SUCCESS, NOT_SUPPORTED = 3, INSUFFICIENT_SIZE = 7, TIMEOUT = 10, LOST = 15 };
-enum { DEVICES = 16, CLOCK_SM = 1, POWER_CAP = 4 };
+enum { SUCCESS, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, INSUFFICIENT_SIZE = 7, TIMEOUT = 10, LOST = 15 };
+enum { DEVICES = 16, CLOCK_SM = 1, POWER_CAP = 4, LINKS = 18, NVLINK_4 = 6 };
 #define GIB ((unsigned long long)1 << 30)
 
 typedef struct device {
@@ -225,4 +226,28 @@ int nvmlDeviceGetComputeRunningProcesses_v3(device *handle, unsigned *count, pro
         ++*count;
     }
     return *count > room ? INSUFFICIENT_SIZE : SUCCESS;
+}
+
+int nvmlDeviceGetNvLinkState(device *handle, unsigned link, unsigned *active) {
+    ASK("NvLinkState");
+    *active = link < LINKS - 1;
+    return link < LINKS ? SUCCESS : INVALID_ARGUMENT;
+}
+
+int nvmlDeviceGetNvLinkVersion(device *handle, unsigned link, unsigned *version) {
+    ASK("NvLinkVersion");
+    *version = NVLINK_4;
+    return link < LINKS ? SUCCESS : INVALID_ARGUMENT;
+}
+
+int nvmlDeviceGetMaxPcieLinkGeneration(device *handle, unsigned *generation) {
+    ASK("MaxPcieLinkGeneration");
+    *generation = 5;
+    return SUCCESS;
+}
+
+int nvmlDeviceGetMaxPcieLinkWidth(device *handle, unsigned *lanes) {
+    ASK("MaxPcieLinkWidth");
+    *lanes = 16;
+    return SUCCESS;
 }
