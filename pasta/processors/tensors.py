@@ -293,7 +293,7 @@ class Tensors:
         uses = self._uses(batch, created)
         if len(uses):
             self._use(uses)
-        is_role = created["tensor"] == ABSENT_U32
+        is_role = created["role"] != 0
         if is_role.any():
             self._assign_roles(created[is_role])
         changes = self.objects.changes

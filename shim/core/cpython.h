@@ -42,6 +42,7 @@ typedef struct pasta_cpython_allocator {
     X(get_allocator, "PyMem_GetAllocator", void, (int, pasta_cpython_allocator *))                 \
     X(set_allocator, "PyMem_SetAllocator", void, (int, pasta_cpython_allocator *))                 \
     X(tuple_item, "PyTuple_GetItem", void *, (void *, intptr_t))                                   \
+    X(call, "PyObject_CallObject", void *, (void *, void *))                                       \
     X(utf8, "PyUnicode_AsUTF8", const char *, (void *))                                            \
     X(fetch, "PyErr_Fetch", void, (void **, void **, void **))                                     \
     X(restore, "PyErr_Restore", void, (void *, void *, void *))

@@ -111,10 +111,48 @@ def test_counts_are_those_of_jax_profiler(
     assert wrong == {}
 
 
-def test_buffers_are_objects_with_the_platform_allocator(profiled: Run, python: str) -> None:
-    """Each buffer has memory of its own: the weights of 256 by 256 are objects of 256 KiB."""
-    options = ("-t", "mem_trace", "--set", "jax.allocator=platform")
+@pytest.mark.parametrize("allocator", ["platform", "cuda_async"])
+def test_buffers_are_objects(profiled: Run, python: str, allocator: str) -> None:
+    """Each buffer has memory of its own, in newer versions a multiple of 2 MiB: the weights of 1024
+    by 1024 of each step are objects of 4 MiB."""
+    options = ("-t", "mem_trace", "--set", f"jax.allocator={allocator}")
+    program = (*TRAIN[:-1], "1024")
+    run = profiled(python, *program, options=options, **SINGLE, **QUIET)
+    allocated = run.table("memory_alloc", ["memory", "bytes"]).to_pylist()
+    found = Counter((each["memory"], each["bytes"]) for each in allocated)
+    device = Counter[int]()
+    for (memory, bytes), count in found.items():
+        if memory in ("device", "pool"):
+            device[bytes] += count
+    assert device[1024 * 1024 * 4] >= STEPS, found
+    assert max(device) < 1 << 30, found  # no pool
+
+
+@pytest.mark.parametrize("source", ["sanitizer", "cupti"])
+def test_arrays_are_tensors_in_the_pool(
+    native: Run, profiled: Run, python: str, source: str
+) -> None:
+    """With XLA's own allocator; the weights of each step are read by the next one."""
+    alone = native(python, *TRAIN, **SINGLE)
+    options = ("-t", "tensors", "--set", "jax.arrays=true", "--set", f"nvidia.source={source}")
     run = profiled(python, *TRAIN, options=options, **SINGLE)
-    sizes = Counter(run.table("memory_alloc", ["bytes"])["bytes"].to_pylist())
-    assert sizes[256 * 256 * 4] >= 2
-    assert max(sizes) < 1 << 30  # no pool
+    assert (run.status, run.stdout) == (alone.status, alone.stdout) and alone.status == 0
+    path = run.directory / "results" / "tensors" / "patterns.parquet"
+    patterns = pq.read_table(path).to_pylist()
+    made = Counter({(row["shape"], row["dtype"]): row["allocations"] for row in patterns})
+    assert made["784,256", "float32"] >= STEPS and made["256,256", "float32"] >= STEPS, patterns
+    lines = {str(row["line"]) for row in patterns if row["shape"] == "256,256"}
+    assert any(line.startswith("mlp_train.py:") for line in lines), lines
+    pools = run.table("memory_alloc", ["address", "bytes"]).to_pylist()
+    tensors = run.table("tensor_alloc", ["address", "bytes"]).to_pylist()
+    outside = [
+        tensor
+        for tensor in tensors
+        if not any(
+            pool["address"] <= tensor["address"]
+            and tensor["address"] + tensor["bytes"] <= pool["address"] + pool["bytes"]
+            for pool in pools
+        )
+    ]
+    assert not outside, (outside, pools)
+    assert run.table("tensor_free", ["address"]).num_rows >= 2 * (STEPS - 1)

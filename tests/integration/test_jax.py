@@ -47,7 +47,8 @@ OTHERS = ("Thunk:", "Thunk:#", "Thunk:#hlo_op=#", "XlaModule:#program_id=1#", "X
 PROGRAM = """
 import ctypes, json, sys
 import jax
-ctypes.CDLL(None).pasta_jax_follow(1, b"1.0")
+library = ctypes.CDLL(None)
+library.pasta_jax_follow(1, b"1.0")
 titles, others, places = json.loads(sys.argv[1])
 with jax.Range("XlaModule:#prefix=jit(step)/jvp(MLP),hlo_module=jit_step,program_id=1#"):
     for title in [*titles, *others]:
@@ -66,6 +67,8 @@ with jax.Range("XlaModule:#prefix=jit(step)/jvp(MLP),hlo_module=jit_step,program
         each.__enter__()
     for each in deep:
         each.__exit__()
+library.pasta_jax_array(4096, 64, 0, 0, b"16", b"float32")
+library.pasta_jax_array_freed(4096, 64, 0, None)
 """
 #: Source locations as XLA writes them: the first stack, innermost first.
 PLACES: dict[str, list[tuple[str, int, str | None]]] = {
@@ -139,6 +142,33 @@ def test_operators_of_a_training(pasta_preload, environment: dict[str, str]) -> 
     }
 
 
+@pytest.mark.parametrize("xla", ["fake headers"], indirect=True)
+def test_arrays_are_tensors(pasta_preload, environment: dict[str, str]) -> None:
+    """Counts from arithmetic: kernels read and write 32 floats. An array to which another was
+    donated stays the same tensor, and an exception of a signal's handler is the program's."""
+    options = ("-t", "tensors", "-t", "access_count", "--set", "jax.arrays=true")
+    done = pasta_preload(
+        sys.executable, FAKE / "arrays.py", options=options, environment=environment
+    )
+    assert (done.exit_status, done.stdout, done.target_stderr) == (0, "done\n", "")
+    made = ("jax.Array", "model.py:7 init")
+    columns = ("shape", "dtype", "operator", "line", "allocations", "bytes")
+    assert rows(done.run, "tensors", "patterns", *columns) == {
+        ("16,64", "float32", *made, 1, 4096),
+        ("32", "bfloat16", "jax.Array", None, 1, 64),
+        ("16", "float32", *made, 1, 64),
+        ("8,8", "float32", "jax.Array", None, 1, 256),
+    }
+    # the first kernel on the last array runs before it is listed
+    columns = ("shape", "category", "accesses")
+    assert rows(done.run, "access_count", "tensors", *columns) == {
+        ("16,64", "buffer", 3 * 2 * 64),
+        ("8,8", "buffer", 64),
+    }
+    frees = pq.read_table(done.run.path / "events" / "tensor_free-00000.parquet").to_pylist()
+    assert [each["bytes"] for each in frees] == [64]
+
+
 def test_texts_of_xla(xla: Path, tmp_path: Path) -> None:
     """What titles and source locations mean; what is no title stays a range."""
     session = Session.create(tmp_path / "session")
@@ -161,7 +191,7 @@ def test_texts_of_xla(xla: Path, tmp_path: Path) -> None:
     deep = [f"Thunk:#hlo_op=deep.{level}#" for level in range(15, 70)]
     assert ranges == ["jit_step", *OTHERS, "Thunk:#hlo_op=not.registered#", *deep]
     counts = Counter(each["event"] for each in records)
-    assert counts["operator_begin"] == counts["operator_end"] == 2 + len(TITLES) + len(PLACES) + 15
+    assert counts["operator_begin"] == counts["operator_end"] == 3 + len(TITLES) + len(PLACES) + 15
     assert counts["range_push"] == counts["range_pop"]
     assert counts.keys() & CAPABILITIES.keys() == set(known_sources()["jax"].gives)
     stacks = {each["name"]: each["stack"] for each in begun}

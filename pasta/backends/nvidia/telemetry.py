@@ -273,13 +273,12 @@ def link_bandwidth(nvml: Any, handle: Any) -> int | None:
                 versions.append(nvml.nvmlDeviceGetNvLinkVersion(handle, link))
     except nvml.NVMLError:  # no NVLink, or no more links
         pass
-    if versions:
-        known = {
-            getattr(nvml, f"NVML_NVLINK_VERSION_{name}", None): _NVLINK[name] for name in _NVLINK
-        }
-        speeds = [known.get(version) for version in versions]
-        return None if None in speeds else sum(speeds)
-    try:  # the largest that device and system allow: it is lowered while the device is idle
+    try:
+        if versions:
+            numbers = {f"NVML_NVLINK_VERSION_{name}": each for name, each in _NVLINK.items()}
+            speeds = {getattr(nvml, name, None): each for name, each in numbers.items()}
+            return sum(speeds[version] for version in versions)
+        # the largest that device and system allow: it is lowered while the device is idle
         generation = nvml.nvmlDeviceGetMaxPcieLinkGeneration(handle)
         return _PCIE_LANE[generation] * int(nvml.nvmlDeviceGetMaxPcieLinkWidth(handle))
     except (nvml.NVMLError, KeyError):

@@ -33,6 +33,12 @@ class JaxSettings(Section):
     follow = setting(
         "jax.follow", parse_bool, True, "follow JAX if a tool requires it", per_block=True
     )
+    arrays = setting(
+        "jax.arrays",
+        parse_bool,
+        False,
+        "record JAX's arrays as tensors: lists those that live after each execution",
+    )
     allocator = setting(
         "jax.allocator",
         parse_allocator,
@@ -56,7 +62,10 @@ class Jax(Framework):
         Source(
             "jax",
             "JAX",
-            names("operator_begin operator_end graph_node python_frame"),
+            names(
+                "operator_begin operator_end graph_node python_frame"
+                " tensor_alloc tensor_free tensor_create"
+            ),
             is_accelerator=False,
         ),
     )
@@ -70,8 +79,13 @@ class Jax(Framework):
         return bool(config.of(JaxSettings).allocator)
 
     def hook_settings(self, config: Sections, wanted: Wanted) -> dict[str, object]:
-        """The events that tools require, and the allocator."""
-        return {**wanted.document(), "allocator": config.of(JaxSettings).allocator}
+        """The events that tools require, whether arrays are listed, and the allocator."""
+        given = config.of(JaxSettings)
+        return {
+            **wanted.document(),
+            "arrays": given.arrays,
+            "allocator": given.allocator,
+        }
 
     def checks(self) -> Iterator[Check]:
         """Another tool that gets XLA's ranges."""

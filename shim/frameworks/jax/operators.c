@@ -11,12 +11,11 @@
 #include <string.h>
 
 #include "../framework.h"
+#include "arrays.h"
 #include "xla.h"
 
 enum { BACKWARD = 1 }; /* scope of operators that compute gradients */
 enum { MAX_FRAMES = 64, MAX_NAME = 4096, MAX_LEVELS = 16 };
-/* Ids of stacks: other hooks of the process count from 1, and those of the host have the upper bit set. */
-enum { FIRST_STACK = 1 << 30 };
 enum { PLACES, COMMON_PLACES, HLO }; /* fields of payloads */
 
 /* What a title means, as ids of this process and block. */
@@ -33,7 +32,7 @@ typedef struct operator {
 } operator;
 
 static bool followed;
-static uint32_t blocks, last_stack = FIRST_STACK;
+static uint32_t blocks;
 static char version[32];
 
 /* Open ranges of this thread: what each was taken for, or NULL. */
@@ -69,7 +68,7 @@ static uint32_t record_stack(const char *outer, const char *inner) {
     stack s = {.count = 0};
     add_frames(&s, outer);
     add_frames(&s, inner);
-    uint32_t id = s.count ? __atomic_add_fetch(&last_stack, 1, __ATOMIC_RELAXED) : 0;
+    uint32_t id = s.count ? pasta_jax_new_stack() : 0;
     for (unsigned depth = 0; depth < s.count; depth++) {
         char text[MAX_NAME];
         const pasta_xla_frame *f = &s.frames[s.count - 1 - depth];
@@ -216,6 +215,7 @@ static void end(const operator *o) {
     if (!o->is_module) return;
     pasta_probe_range_pop(PASTA_RANGE_STACK(PASTA_ORIGIN_framework, 0));
     publish_range(PASTA_EVENT_range_pop, 0);
+    pasta_jax_executed();
 }
 
 /* ---- ranges of XLA ---- */
