@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import re
+import subprocess
 from typing import Any
 
 import pyarrow.parquet as pq
@@ -176,3 +179,18 @@ def test_several_contexts_of_one_device(example: Build, profiled: Run) -> None:
             (row,) = [row for row in rows(run, kind) if row["context"] == context]
             assert (row["device"], row["position"] < position[1]) == (0, True), kind
     assert len(hashes) == 1  # one file, loaded four times
+
+
+def test_bandwidth_of_links(example: Build, profiled: Run) -> None:
+    """As nvidia-smi gives the speed of each NVLink, which includes the overhead of its line code."""
+    run = profiled(example("devices"), "--launches", "2000", "--expect")
+    found = json.loads((run.directory / "run.json").read_text())["link_bandwidth"]
+    assert set(found) >= {str(device) for device in devices_of(run)}
+    given = subprocess.run(
+        ["nvidia-smi", "nvlink", "--status", "-i", "0"], capture_output=True, text=True, check=False
+    ).stdout
+    links = [float(speed) for speed in re.findall(r": ([0-9.]+) GB/s", given)]
+    if links:
+        assert found["0"] == pytest.approx(1000 * sum(links), rel=0.1), (found, given)
+    else:  # PCIe: at least 8 lanes of generation 3
+        assert found["0"] >= 8 * 985, (found, given)

@@ -23,6 +23,17 @@ SINGLE = {"XLA_FLAGS": "--xla_gpu_autotune_level=0 --xla_gpu_enable_command_buff
 #: As many as possible are launched by CUDA graphs.
 GRAPHS = {"XLA_FLAGS": "--xla_gpu_autotune_level=0 --xla_gpu_graph_min_graph_size=1"}
 QUIET = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+#: Prints whether an array is ready as soon as its address is known.
+ADDRESS = """
+import jax, jax.numpy as jnp
+f = jax.jit(lambda x: jax.lax.fori_loop(0, 300, lambda i, y: jnp.tanh(y @ x), x))
+x = jnp.ones((8192, 8192))
+f(x).block_until_ready()
+y = f(x)
+y.unsafe_buffer_pointer(), y.on_device_size_in_bytes()
+print(y.is_ready())
+y.block_until_ready()
+"""
 
 
 @pytest.fixture(autouse=True)
@@ -156,3 +167,9 @@ def test_arrays_are_tensors_in_the_pool(
     ]
     assert not outside, (outside, pools)
     assert run.table("tensor_free", ["address"]).num_rows >= 2 * (STEPS - 1)
+
+
+def test_the_address_of_an_array_does_not_wait_for_it(native: Run, python: str) -> None:
+    """So that listing arrays after an execution does not make the host wait."""
+    done = native(python, "-c", ADDRESS, **SINGLE, **QUIET)
+    assert (done.status, done.stdout) == (0, "False\n"), done.stderr
