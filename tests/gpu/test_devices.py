@@ -182,7 +182,7 @@ def test_several_contexts_of_one_device(example: Build, profiled: Run) -> None:
 
 
 def test_bandwidth_of_links(example: Build, profiled: Run) -> None:
-    """As nvidia-smi gives the speed of each NVLink, which includes the overhead of its line code."""
+    """As nvidia-smi gives the speed of each NVLink, with the overhead of its line code."""
     run = profiled(example("devices"), "--launches", "2000", "--expect")
     found = json.loads((run.directory / "run.json").read_text())["link_bandwidth"]
     assert set(found) >= {str(device) for device in devices_of(run)}

@@ -169,6 +169,19 @@ def test_arrays_are_tensors(pasta_preload, environment: dict[str, str]) -> None:
     assert [each["bytes"] for each in frees] == [64]
 
 
+@pytest.mark.parametrize("xla", ["fake headers"], indirect=True)
+def test_a_jax_that_lists_no_arrays_is_one_line(pasta_preload, environment: dict[str, str]) -> None:
+    done = pasta_preload(
+        sys.executable, FAKE / "arrays.py", "broken",
+        options=("-t", "operators", "--set", "jax.arrays=true"), environment=environment,
+    )  # fmt: skip
+    assert (done.exit_status, done.stdout) == (0, "not interrupted\ndone\n")
+    assert "_backends" in done.stderr
+    assert done.stderr.count("arrays of JAX are not recorded any more") == 1
+    assert done.run.count("kernel_launch") == 9
+    assert not list((done.run.path / "events").glob("tensor_alloc*"))
+
+
 def test_texts_of_xla(xla: Path, tmp_path: Path) -> None:
     """What titles and source locations mean; what is no title stays a range."""
     session = Session.create(tmp_path / "session")
