@@ -288,7 +288,5 @@ def test_samples_and_probes_need_two_passes(
         options=("-t", "pc_samples,access_count"), environment=environment,
     )  # fmt: skip
     assert done.exit_status == 7
-    line = (
-        "pasta: no PC samples: CUPTI takes them, which excludes probes: --set nvidia"
-    )
+    line = "pasta: no PC samples: CUPTI takes them, which excludes probes: --set nvidia"
     assert done.stderr.count(line) == 1
