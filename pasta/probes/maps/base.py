@@ -63,7 +63,9 @@ class Map(Member, Generic[A]):
 
     def attach(self, tool: Owner) -> None:
         """Create the accumulator of a new instance. Raises ToolError."""
-        vars(tool).setdefault("_maps", {})[self.name] = self.accumulator(tool._options)
+        spec = self.spec(tool._options)
+        made = self.storage(spec.for_estimates() if tool.estimates else spec)
+        vars(tool).setdefault("_maps", {})[self.name] = made
 
     def spec(self, options: Mapping[str, Any]) -> MapSpec:
         """The map with these values of the tool's options. Raises ToolError."""
@@ -144,7 +146,7 @@ def amounts(fields: tuple[str, ...]) -> tuple[Parameter, ...]:
 def checked_fields(owner: Map[Any], fields: tuple[str, ...] | str) -> tuple[str, ...]:
     """Names of fields as a tuple. Raises ProbeError."""
     fields = (fields,) if isinstance(fields, str) else tuple(fields)
-    reserved = {*IMPLICIT, *KEYS, "index", "bin", "window", "amount"}
+    reserved = {*IMPLICIT, *KEYS, "index", "bin", "window", "amount", "shape"}
     for name in fields:
         if not isinstance(name, str) or not name.isidentifier() or "__" in name:
             raise owner._wrong(f"field {name!r}", "give an identifier")
