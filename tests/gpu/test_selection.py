@@ -38,8 +38,11 @@ def test_samples_of_equal_launches_are_exact(example: Build, profiled: Run) -> N
 
 def test_instructions_of_a_sample_are_those_of_all_launches(example: Build, profiled: Run) -> None:
     """Counted in the table of the run, and by launch in a sample."""
-    tools = {"coalescing": ("instructions", "total_sectors"), "divergence": ("instructions", "idle"),
-             "values": ("elements", "stored")}  # fmt: skip
+    tools = {
+        "coalescing": ("instructions", "total_sectors"),
+        "divergence": ("instructions", "idle"),
+        "values": ("elements", "stored"),
+    }
     found = []
     for more in ((), ("--sample",)):
         run = profiled(*vadd(example), options=("-t", ",".join(tools), *more))
