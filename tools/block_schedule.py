@@ -292,8 +292,8 @@ class BlockSchedule(Tool):
                 "blocks": rows["blocks"],
             },
             labels={"sm": "multiprocessor", "clock": "begin on the device's clock, ns"},
-            keys=("kernel", "launch", "sm"),
-            sums=("duration",),
+            keys=(),
+            sums=(),
             title="Blocks resident on multiprocessors over time",
             shown=0,
         )

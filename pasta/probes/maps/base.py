@@ -63,17 +63,18 @@ class Map(Member, Generic[A]):
 
     def attach(self, tool: Owner) -> None:
         """Create the accumulator of a new instance. Raises ToolError."""
-        spec = self.spec(tool._options)
-        made = self.storage(spec.for_estimates() if tool.estimates else spec)
+        made = self.accumulator(tool._options, estimates=tool.estimates)
         vars(tool).setdefault("_maps", {})[self.name] = made
 
     def spec(self, options: Mapping[str, Any]) -> MapSpec:
         """The map with these values of the tool's options. Raises ToolError."""
         raise NotImplementedError
 
-    def accumulator(self, options: Mapping[str, Any]) -> A:
-        """An accumulator of the map for a tool instance. Raises ToolError."""
-        found: A = self.storage(self.spec(options))
+    def accumulator(self, options: Mapping[str, Any], *, estimates: bool = False) -> A:
+        """An accumulator of the map for a tool instance, which `estimates` where it can. Raises
+        ToolError."""
+        spec = self.spec(options)
+        found: A = self.storage(spec.for_estimates() if estimates else spec)
         return found
 
     def _spec(self, kind: type[S], **more: Any) -> S:
