@@ -423,6 +423,14 @@ class Config(Section):
             each for name, (_, each) in self._places().items() if document[name] != others[name]
         ]
 
+    @property
+    def probes_part(self) -> bool:
+        """Whether probes run in a part of the selected launches."""
+        every = max(1, self.probes_every)
+        return bool(
+            self.probes_sample or self.probes_window or self.probes_overhead_budget or every > 1
+        )
+
     def backends(self) -> list[Backend]:
         """The backends that record; with "auto" the built-in ones."""
         if self.backend == AUTO:

@@ -45,11 +45,15 @@ def load_tools(
     options: Mapping[str, Mapping[str, object]] | None = None,
     paths: Sequence[str | os.PathLike[str]] = (),
     origins: Mapping[str, object] = MappingProxyType({}),
+    *,
+    sampled: bool = False,
 ) -> list[Tool]:
     """Instances of the tools with their options, in the given order, without duplicates.
 
     `options` are by tool name; `origins` are the places where a tool ("NAME") or an option
-    ("NAME.OPTION") was given. Raises ToolError for an unknown tool, a file that cannot be loaded,
+    ("NAME.OPTION") was given; `sampled`: probes run in a part of the launches.
+
+    Raises ToolError for an unknown tool, a file that cannot be loaded,
     wrong options, and options of a tool that does not exist.
     """
     classes: dict[str, type[Tool]] = {}
@@ -66,13 +70,15 @@ def load_tools(
                 elif key:  # origins in files are no text
                     in_file = origin is not None and not isinstance(origin, str)
                     classes[name].accept(key, value, typed=in_file)
-    return [_made(found, options.get(name)) for name, found in classes.items()]
+    return [_made(found, options.get(name), sampled) for name, found in classes.items()]
 
 
 def load_usable_tools(
     specs: Sequence[str],
     options: Mapping[str, Mapping[str, object]] | None = None,
     paths: Sequence[str | os.PathLike[str]] = (),
+    *,
+    sampled: bool = False,
 ) -> tuple[list[Tool], dict[str, BaseException]]:
     """`load_tools` for a run that has begun: also the errors of tools that cannot be loaded, by
     name. A tool without a class has the name of its file."""
@@ -87,7 +93,7 @@ def load_usable_tools(
             failed[Path(file).stem if file.endswith(".py") else spec] = error
     for name, found in classes.items():
         try:
-            tools.append(_made(found, (options or {}).get(name)))
+            tools.append(_made(found, (options or {}).get(name), sampled))
         except Exception as error:
             failed[name] = error
     return tools, failed
@@ -118,12 +124,16 @@ def _given_in(origin: object | None) -> Iterator[None]:
         raise ToolError(f"{origin}: {error.message}", remedy=error.remedy) from error
 
 
-def _made(found: type[Tool], options: Mapping[str, object] | None) -> Tool:
+def _made(found: type[Tool], options: Mapping[str, object] | None, sampled: bool) -> Tool:
     try:
         with contained(loading=True):
             made = found(options)
             _evaluate(made)
-            return made
+        if sampled and "probes" in made.needed():
+            from pasta.probes.declare import count_by_launch
+
+            count_by_launch(made)
+        return made
     except ToolError:
         raise
     except (Exception, SystemExit) as error:

@@ -118,8 +118,9 @@ class Tool:
     #: Capabilities (docs/backends.md) that results depend on, beside the kinds of the handlers:
     #: results list those that the backend of the run lacks.
     uses: ClassVar[tuple[str, ...]] = ()
-    #: Whether the results of a tool with probes are of all launches, estimated from the probed ones
-    #: with `context.sampling`. Otherwise its summary says that they are of the probed ones.
+    #: Whether the results of a tool with probes are of all launches, estimated from the probed
+    #: ones: counters without "launch" then are, other numbers by `context.sampling`. Otherwise its
+    #: summary says that they are of the probed ones.
     estimates: ClassVar[bool] = False
     #: Whether a tool with probes has results without accesses too: of a source that gives none, and
     #: of a recorded run that has none.

@@ -30,6 +30,7 @@ class BankConflicts(Tool):
 
     title = "Bank conflicts of shared memory"
     topic = "accesses"
+    estimates = True
 
     top = option(20, help="instructions in the text report; the table has all", minimum=1)
     conflicts = option(10_000, help="finding: minimum extra wavefronts of an instruction")

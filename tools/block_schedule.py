@@ -126,6 +126,7 @@ class BlockSchedule(Tool):
             "launches": self._launch_table(launches),
             "multiprocessors": self._multiprocessors(schedule),
             "blocks": self._blocks(schedule, shown),
+            "resident": self._resident(schedule),
         }
         return Result(
             summary=self._summary(len(whole), launches),
@@ -277,6 +278,26 @@ class BlockSchedule(Tool):
             shown=self.top,
         )
 
+    def _resident(self, schedule: Schedule) -> Table:
+        """Numbers of resident blocks over time, of all launches, for the report's timeline."""
+        rows = schedule.resident
+        return _table(
+            {
+                "launch": rows["launch"],
+                "kernel": kernel_names(self.context, self.launched.of(rows["launch"])),
+                "device": self.launched.of(rows["launch"], "device"),
+                "sm": rows["sm"],
+                "clock": schedule.clocks(rows["launch"]) + rows["begin"],
+                "duration": rows["end"] - rows["begin"],
+                "blocks": rows["blocks"],
+            },
+            labels={"sm": "multiprocessor", "clock": "begin on the device's clock, ns"},
+            keys=(),
+            sums=(),
+            title="Blocks resident on multiprocessors over time",
+            shown=0,
+        )
+
     def _write(self, schedule: Schedule, shown: NDArray[Any], file: BinaryIO) -> None:
         """Those launches as a trace (JSON) for ui.perfetto.dev: a process for each launch, a thread
         for each multiprocessor and block resident there at a time."""
@@ -381,12 +402,16 @@ class Schedule:
     """Blocks with times in ns from the first block's begin of their launch.
 
     `blocks`: by launch, multiprocessor and begin. `intervals`: of a multiprocessor, in which at
-    least one block was resident. `groups`: a row for each launch and multiprocessor.
+    least one block was resident. `groups`: a row for each launch and multiprocessor. `resident`:
+    intervals in which no block began or ended, and the number of blocks. `first`: the first block's
+    begin of each launch, on the device's clock.
     """
 
     blocks: NDArray[Any]
+    first: NDArray[Any]
     intervals: NDArray[Any]
     groups: NDArray[Any]
+    resident: NDArray[Any]
 
     @staticmethod
     def of(rows: NDArray[Any]) -> Schedule:
@@ -401,11 +426,17 @@ class Schedule:
         blocks["end"] = np.maximum(~rows["rest"], rows["begin"])
         starts = group_starts(blocks, ("launch",))
         counts = np.diff(starts, append=len(blocks))
-        first = np.repeat(np.minimum.reduceat(blocks["begin"], starts), counts)
+        first = np.empty(len(starts), [("launch", "u8"), ("clock", "u8")])
+        first["launch"] = blocks["launch"][starts]
+        first["clock"] = np.minimum.reduceat(blocks["begin"], starts)
         for name in ("begin", "end"):
-            blocks[name] -= first
+            blocks[name] -= np.repeat(first["clock"], counts)
         blocks = blocks[np.lexsort([blocks["begin"], blocks["sm"], blocks["launch"]])]
-        return Schedule(blocks, *_busy(blocks))
+        return Schedule(blocks, first, *_busy(blocks))
+
+    def clocks(self, launches: NDArray[Any]) -> NDArray[Any]:
+        """The first block's begin of these launches, on the device's clock."""
+        return np.asarray(self.first["clock"][np.searchsorted(self.first["launch"], launches)])
 
     def of_launches(self, launches: NDArray[Any]) -> NDArray[Any]:
         """Blocks of these launches."""
@@ -435,8 +466,8 @@ class Schedule:
         return found
 
 
-def _busy(blocks: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Intervals and groups of a schedule, from its blocks in order."""
+def _busy(blocks: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+    """Intervals, groups and resident blocks of a schedule, from its blocks in order."""
     keys = ("launch", "sm")
     starts = group_starts(blocks, keys)
     counts = np.diff(starts, append=len(blocks))
@@ -456,11 +487,12 @@ def _busy(blocks: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
     groups = np.empty(
         len(starts),
         [("launch", "u8"), ("sm", "u8"), ("blocks", "u8"), ("busy", "u8"), ("resident_ns", "u8"),
-         ("end", "u8"), ("most", "u8")],
+         ("begin", "u8"), ("end", "u8"), ("most", "u8")],
     )  # fmt: skip
     for name in keys:
         groups[name] = blocks[name][starts]
     groups["blocks"], groups["end"] = counts, ends
+    groups["begin"] = blocks["begin"][starts]
     groups["resident_ns"] = np.add.reduceat(blocks["end"] - blocks["begin"], starts)
     lengths = intervals["end"] - intervals["begin"]
     groups["busy"] = np.add.reduceat(lengths, group_starts(intervals, keys))
@@ -470,7 +502,28 @@ def _busy(blocks: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
     order = np.lexsort([change, times])
     resident = np.cumsum(change[order])
     groups["most"] = np.maximum.reduceat(resident, 2 * starts)
-    return intervals, groups
+    return intervals, groups, _levels(groups, begin[starts], times[order], resident)
+
+
+def _levels(
+    groups: NDArray[Any], begins: NDArray[Any], times: NDArray[Any], resident: NDArray[Any]
+) -> NDArray[Any]:
+    """Intervals between changes, with the number of resident blocks, from `times` on the axis of
+    all groups and the blocks after each; `begins`: of the groups there."""
+    last = np.append(times[1:] != times[:-1], True)
+    times, resident = times[last], resident[last]
+    some = np.flatnonzero(resident > 0)  # never the last one
+    of = np.searchsorted(begins, times[some], "right") - 1
+    found = np.empty(
+        len(some),
+        [("launch", "u8"), ("sm", "u8"), ("begin", "u8"), ("end", "u8"), ("blocks", "u8")],
+    )
+    origin = begins - groups["begin"]
+    for name in ("launch", "sm"):
+        found[name] = groups[name][of]
+    found["begin"], found["end"] = times[some] - origin[of], times[some + 1] - origin[of]
+    found["blocks"] = resident[some]
+    return found
 
 
 def _table(columns: dict[str, Any], **fields: Any) -> Table:

@@ -33,6 +33,7 @@ class Coalescing(Tool):
 
     title = "Coalescing of global memory accesses"
     topic = "accesses"
+    estimates = True
 
     top = option(20, help="instructions in the text report; the table has all", minimum=1)
     wasted = option("1MiB", kind="bytes", help="finding: minimum bytes wasted by an instruction")

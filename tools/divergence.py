@@ -34,6 +34,7 @@ class Divergence(Tool):
 
     title = "Divergence and imbalance"
     topic = "accesses"
+    estimates = True
 
     top = option(10, help="rows of each table in the text report; the tables have all", minimum=1)
     blocks = option(

@@ -48,6 +48,7 @@ class Roofline(Tool):
 
     title = "Roofline"
     topic = "time"
+    estimates = True
 
     needs = ("operators",)
     optional_accesses = True  # counters have bytes too
@@ -245,6 +246,7 @@ class Roofline(Tool):
             traffic = self.traffic.rows()
             launches = traffic["launch"].astype(np.int64)
             _put(work["bytes"], rows["ordinal"], launches, traffic["bytes"])
+            work["bytes"] = self.context.sampling.completed(rows["ordinal"], work["bytes"])
         if self.counted:
             self._add_counted(work, rows["ordinal"], roofs)
         else:
@@ -323,6 +325,9 @@ class Roofline(Tool):
             f" {formatted(int(bytes), 'bytes')}"
             f" {'of device memory' if self._has_counters() else 'requested'}"
         ]
+        scope = self.context.sampling.scope_text(self.traffic.estimates())
+        if scope and not self._has_counters():
+            parts.append(f"bytes are estimated for {scope}")
         bounds = {"memory": 0, "compute": 0}
         for row in table.rows():
             if row["bound"]:

@@ -16,7 +16,7 @@ from pasta.processors.object_names import (
     has_tensors,
     object_columns,
 )
-from pasta.processors.rows import combined, places_of
+from pasta.processors.rows import places_of
 from pasta.stalls.analysis import stalls_of
 from pasta.stalls.charge import access_type, launch_times
 from pasta.stalls.result import DESCRIBED
@@ -190,7 +190,7 @@ class TensorStalls(Tool):
         )
 
     def _accessed(self, accesses: NDArray[Any]) -> Table:
-        rows = combined(accesses[["object", "accesses", "bytes"]], ["object"])
+        rows = self._in_all_launches(accesses)
         columns, found = TensorNames(self.context).alike(rows, "bytes")
         total = float(rows["bytes"].sum())
         return Table(
@@ -208,11 +208,19 @@ class TensorStalls(Tool):
             hidden=ALIKE_HIDDEN,
         )
 
+    def _in_all_launches(self, accesses: NDArray[Any]) -> NDArray[Any]:
+        """Accesses and bytes by object."""
+        rows = accesses[["launch", "object", "accesses", "bytes"]]
+        return self.context.sampling.totals(rows, "object")
+
     def _summary(self, accesses: NDArray[Any]) -> str:
         known = accesses[accesses["object"] >= 0]
         loads = len(np.unique(accesses[["function", "pc"]]))
+        bytes = int(self._in_all_launches(accesses)["bytes"].sum())
+        scope = self.context.sampling.scope_text(self.loads.estimates())
+        scope = f", estimated for {scope}" if scope else ""
         return (
-            f"{counted(loads, 'load')} read {formatted(int(accesses['bytes'].sum()), 'bytes')} of"
-            f" {counted(len(np.unique(known['object'])), 'object')}; no stalls: this run has no"
-            " samples (docs/tools/tensor_stalls.md)"
+            f"{counted(loads, 'load')} read {formatted(bytes, 'bytes')} of"
+            f" {counted(len(np.unique(known['object'])), 'object')}{scope}; no stalls: this run has"
+            " no samples (docs/tools/tensor_stalls.md)"
         )

@@ -118,6 +118,7 @@ class Values(Tool):
 
     title = "Values in memory"
     topic = "memory"
+    estimates = True
 
     top = option(10, help="rows of each table in the text report; the tables have all", minimum=1)
     every = option(1, help="look at one of so many blocks", minimum=1)
@@ -253,13 +254,16 @@ class Values(Tool):
     def _instructions(self, rows: NDArray[Any]) -> Table:
         where = instruction_columns(self.context, rows["pc"])
         values, amounts = self._most_frequent(rows["pc"])
+        # frequent values are counted in probed launches only
+        probed = self.instructions.probed_rows()
+        elements = probed["elements"][np.searchsorted(probed["pc"], rows["pc"])]
         return Table(
             {
                 **where,
                 "op": ["store" if each else "load" for each in rows["stored"].tolist()],
                 **_shares(rows),
                 "frequent": values,
-                "frequent_share": amounts / np.maximum(rows["elements"], 1),
+                "frequent_share": amounts / np.maximum(elements, 1),
             },
             units={**INSTRUCTION_UNITS, **_SHARE_UNITS, "frequent_share": "share"},
             labels={

@@ -234,14 +234,29 @@ class WorkingSet(Tool):
 
         return np.asarray(self.context.objects.rows["layer"][objects] != TENSOR)
 
+    def _statistics_of(self, launches: NDArray[Any], name: str) -> dict[str, int | None]:
+        """Statistics of a measure; of those of probed launches as many as each stands for."""
+        values = _known_values(launches, name)
+        if name not in _PROBED_MEASURES:
+            return _statistics(values, np.ones(len(values), np.int64))
+        probed = launches["launch"][launches["probed"]]
+        return _statistics(values, self.context.sampling.weights(probed))
+
+    def _in_all_launches(self, touched: NDArray[Any]) -> NDArray[Any]:
+        """Objects: launches that touch them, and the sum of the unique bytes in each launch."""
+        names = ("launch", "touches", "total")
+        rows = np.zeros(len(touched), [("object", "i8"), *((name, "u8") for name in names)])
+        for name, values in (("launch", "launch"), ("object", "object"), ("total", "bytes")):
+            rows[name] = touched[values]
+        rows["touches"] = 1
+        return self.context.sampling.totals(rows, "object")
+
     def _hidden(self) -> frozenset[str]:
         return frozenset() if self.owners.tensors else frozenset({"tensors"})
 
     def _run(self, launches: NDArray[Any]) -> Table:
         names = [name for name in _MEASURES if name not in self._hidden()]
-        rows = (
-            [_statistics(_known_values(launches, name)) for name in names] if len(launches) else []
-        )
+        rows = [self._statistics_of(launches, name) for name in names] if len(launches) else []
         return Table(
             {
                 "measure": [_MEASURES[name] for name in names[: len(rows)]],
@@ -255,7 +270,7 @@ class WorkingSet(Tool):
     def _kernels(self, launches: NDArray[Any]) -> Table:
         ids, counts = np.unique(launches["kernel"], return_counts=True)
         groups = [launches[launches["kernel"] == name] for name in ids.tolist()]
-        sets = [_statistics(_known_values(group, "working_set")) for group in groups]
+        sets = [self._statistics_of(group, "working_set") for group in groups]
         order = sorted(range(len(ids)), key=lambda at: (-(sets[at]["max"] or 0), at))
         names = kernel_names(self.context, ids)
         columns: dict[str, Any] = {
@@ -285,7 +300,7 @@ class WorkingSet(Tool):
         codes = groups.codes[nodes.nodes(launches["launch"])]
         distinct, counts = np.unique(codes, return_counts=True)
         of_each = [launches[codes == code] for code in distinct.tolist()]
-        sets = [_statistics(_known_values(group, "working_set")) for group in of_each]
+        sets = [self._statistics_of(group, "working_set") for group in of_each]
         order = sorted(range(len(distinct)), key=lambda at: (-(sets[at]["max"] or 0), at))
         measures = ("tensors", "allocations", "footprint")
         return Table(
@@ -306,9 +321,7 @@ class WorkingSet(Tool):
         )
 
     def _tensors(self, touched: NDArray[Any]) -> Table:
-        rows = np.zeros(len(touched), [("object", "i8"), ("touches", "u8"), ("total", "u8")])
-        rows["object"], rows["touches"], rows["total"] = touched["object"], 1, touched["bytes"]
-        columns, found = TensorNames(self.context).alike(combined(rows, ["object"]), "total")
+        columns, found = TensorNames(self.context).alike(self._in_all_launches(touched), "total")
         return Table(
             {
                 **columns,
@@ -331,20 +344,17 @@ class WorkingSet(Tool):
     def _objects(self, touched: NDArray[Any]) -> Table:
         """Objects by the unique bytes of the launch that touched most of them."""
         known = touched[touched["object"] >= 0]
-        counted = np.zeros(len(known), [("object", "i8"), ("launches", "u8"), ("total", "u8")])
-        counted["object"], counted["launches"] = known["object"], 1
-        counted["total"] = known["bytes"]
-        counted = combined(counted, ["object"])
+        counted = self._in_all_launches(known)
         most = combined(known[["object", "bytes"]], ["object"], "maximum")
         sizes = object_sizes(self.context.objects, most["object"])
         order = np.argsort(-most["bytes"].astype(np.float64), kind="stable")
         return Table(
             {
                 **object_columns(self.context, most["object"][order]),
-                "launches": counted["launches"][order],
+                "launches": counted["touches"][order],
                 "most": most["bytes"][order],
                 "share": (most["bytes"] / np.maximum(sizes, 1))[order],
-                "mean": (counted["total"] // np.maximum(counted["launches"], 1))[order],
+                "mean": (counted["total"] // np.maximum(counted["touches"], 1))[order],
             },
             units={"most": "bytes", "mean": "bytes", "share": "share", **OBJECT_UNITS},
             labels={
@@ -419,10 +429,10 @@ class WorkingSet(Tool):
         largest = launches[at]
         (name,) = kernel_names(self.context, launches["kernel"][at : at + 1])
         size, live = int(largest["working_set"]), int(largest["footprint"])
+        probed = "" if self.context.sampling.exact else "probed "
         text = (
-            f"{counted(len(launches), 'launch touches', 'launches touch')} at most"
-            f" {formatted(size, 'bytes')}"
-            f" ({name}, launch {largest['launch']:,})"
+            f"{counted(len(launches), f'{probed}launch touches', f'{probed}launches touch')} at"
+            f" most {formatted(size, 'bytes')} ({name}, launch {largest['launch']:,})"
         )
         if live > 0:
             text += (
@@ -430,6 +440,8 @@ class WorkingSet(Tool):
                 f" {formatted(live, 'bytes')} live then"
             )
         parts = [text, f"counted in units of {formatted(self.granularity, 'bytes')}"]
+        if probed:
+            parts.append("others may touch more")
         unknown = int(launches["unknown"].sum())
         if unknown:
             parts.append(f"{counted(unknown, 'access')} to no known object not included")
@@ -479,20 +491,28 @@ def _largest_of_each(launches: NDArray[Any], name: str, starts: NDArray[Any]) ->
     return np.fmax.reduceat(values, starts) if len(starts) else []
 
 
-def _statistics(values: NDArray[Any]) -> dict[str, int | None]:
-    """Statistics of values by nearest rank, and their mean, in whole bytes; None if empty."""
+def _statistics(values: NDArray[Any], weights: NDArray[Any]) -> dict[str, int | None]:
+    """Statistics of values by nearest rank, and their mean, in whole bytes; None if empty.
+    `weights`: how many values each stands for."""
     if not len(values):
         return dict.fromkeys(_STATISTICS)
-    ordered = np.sort(values)
-    last = len(ordered) - 1
+    order = np.argsort(values, kind="stable")
+    ordered, until = values[order], np.cumsum(weights[order])
+    whole = until[-1].item()
 
     def ranked(percent: int) -> int:
-        return int(ordered[max(0, -(-percent * len(ordered) // 100) - 1)])
+        # quotients add up to a little less or more than the number of launches
+        rank = percent * whole * (1 - 1e-9)
+        return int(ordered[min(np.searchsorted(100 * until, rank), len(ordered) - 1)])
 
+    total = sum(
+        value * weight
+        for value, weight in zip(ordered.tolist(), weights[order].tolist(), strict=True)
+    )
     return {
         "min": int(ordered[0]),
-        "mean": sum(ordered.tolist()) // len(ordered),
+        "mean": total // whole if isinstance(total, int) else round(total / whole),
         "median": ranked(50),
         "p90": ranked(90),
-        "max": int(ordered[last]),
+        "max": int(ordered[-1]),
     }

@@ -134,7 +134,10 @@ def _checked(config: Config) -> list[Tool]:
     from pasta.run.naming import check_template
 
     check_template(config.root or config.out)
-    tools = load_tools(config.tools, config.tool_options, config.tool_paths, config.origins)
+    tools = load_tools(
+        config.tools, config.tool_options, config.tool_paths, config.origins,
+        sampled=config.probes_part,
+    )  # fmt: skip
     recording = [tool.name for tool in tools if "recording" in tool.needed()]
     if recording and not config.events:
         raise ConfigError(

@@ -16,13 +16,14 @@ if TYPE_CHECKING:
 
     from pasta.probes.specs import MapSpec
     from pasta.probes.tables import Table
+    from pasta.processors.sampling import Estimate, Sampling
 
     Columns = Mapping[str, NDArray[Any]]
     KernelOf = Callable[[NDArray[Any]], NDArray[Any]]
     SizeOf = Callable[[NDArray[Any]], NDArray[Any]]
 
 #: NumPy types of columns that are not uint64.
-TYPES = {"kernel": "u4", "object": "i8"}
+TYPES = {"kernel": "u4", "object": "i8", "shape": "u4"}
 
 
 class Sums:
@@ -96,14 +97,18 @@ def as_stored(values: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
 class Accumulator:
     """The counts of a map over the run; `rows()` and `total()` are for `result`.
 
-    Executors deliver to `accumulate`, in any order and any number of pieces.
+    Executors deliver to `accumulate`, in any order and any number of pieces. Counts of an
+    `estimated` map are stored by the shape of their launch, to be weighted.
     """
 
     def __init__(self, spec: MapSpec) -> None:
         self.spec = spec
         self._kernel_of: KernelOf | None = None
         self._size_of: SizeOf | None = None
+        self._sampling: Sampling | None = None
         self._sums = self._make_sums()
+        #: Of an estimated map: the first field by launch, for the error.
+        self._launches = Sums(("launch",), spec.fields[:1])
 
     @property
     def _keeps_launch(self) -> bool:
@@ -114,26 +119,44 @@ class Accumulator:
         spec = self.spec
         launch = ("launch",) if self._keeps_launch else ()
         kernel = ("kernel",) if "kernel" in spec.by and not self._keeps_launch else ()
-        return Sums((*launch, *kernel, *spec.keys), spec.fields)
+        shape = ("shape",) if spec.estimated else ()
+        return Sums((*launch, *kernel, *shape, *spec.keys), spec.fields)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_kernel_of": None, "_size_of": None}
+        return {**vars(self), "_kernel_of": None, "_size_of": None, "_sampling": None}
 
-    def bind(self, kernel_of: KernelOf, size_of: SizeOf) -> None:
-        """Sets the functions from launch ordinals to name ids and from object ids to bytes."""
+    def bind(self, kernel_of: KernelOf, size_of: SizeOf, sampling: Sampling) -> None:
+        """Sets the functions from launch ordinals to name ids and from object ids to bytes, and the
+        launches that were probed."""
         self._kernel_of = kernel_of
         self._size_of = size_of
+        self._sampling = sampling
 
     def accumulate(self, columns: Columns) -> None:
-        """Adds counts of an executor: arrays of equal length, named as `spec.columns`.
+        """Adds counts of an executor: arrays of equal length, named as `spec.columns`; those of an
+        estimated map may lack the launch.
 
         Raises ValueError for other columns.
         """
         self._check(columns)
-        self._sums.add(self._with_kernels(columns))
+        columns = self._with_kernels(columns)
+        if self.spec.estimated:
+            columns = {**columns, "shape": self._shapes(columns)}
+        self._sums.add(columns)
+
+    def _shapes(self, columns: Columns) -> NDArray[Any]:
+        """Numbers of the shapes of launches; 0 without a launch."""
+        if "launch" not in columns:
+            return np.zeros(len(columns[self.spec.fields[0]]), np.uint32)
+        assert self._sampling is not None, "not bound"
+        self._launches.add({name: columns[name] for name in ("launch", self.spec.fields[0])})
+        return self._sampling.numbers(columns["launch"])
 
     def _check(self, columns: Columns) -> None:
-        if set(columns) != set(self.spec.columns):
+        expected = set(self.spec.columns)
+        if self.spec.estimated and "launch" not in columns:
+            expected.remove("launch")
+        if set(columns) != expected:
             raise ValueError(f"map {self.spec.name}: {list(columns)}, not {self.spec.columns}")
 
     def take(self, table: Table, sizes: NDArray[Any]) -> None:
@@ -165,20 +188,51 @@ class Accumulator:
     def rows(self) -> NDArray[Any]:
         """A structured array: a column for each part of `by` (launch: ordinal, kernel: name id,
         object: id in `context.objects`, -1 for none), other keys such as `bin`, and the fields
-        (uint64); sorted, with distinct keys."""
-        return self._by_columns(self._sums.rows())
+        (uint64); sorted, with distinct keys. Fields of an estimated map are of all launches."""
+        sampling = self._sampling
+        if not self.spec.estimated or sampling is None or sampling.exact:
+            return self.probed_rows()
+        rows = self._stored()
+        return self._by_columns(rows, sampling.shape_weights()[rows["shape"]])
 
-    def _by_columns(self, rows: NDArray[Any]) -> NDArray[Any]:
-        """Rows with the columns of `by`, which replace `launch`."""
+    def probed_rows(self) -> NDArray[Any]:
+        """`rows` with the counts of the probed launches."""
+        return self._by_columns(self._stored())
+
+    def _stored(self) -> NDArray[Any]:
+        """The rows that `rows` is made of."""
+        return self._sums.rows()
+
+    def is_estimate(self) -> bool:
+        """Whether the launch of every count is known, so that rows are of all launches."""
+        return self.spec.estimated and bool((self._sums.rows()["shape"] > 0).all())
+
+    def estimates(self) -> dict[int, Estimate]:
+        """Totals of the first field by kernel, for all launches, with their errors. The map is
+        estimated, or counts by launch."""
+        assert self._sampling is not None, "not bound"
+        field = self.spec.fields[0]
+        rows = (self._sums if self._keeps_launch else self._launches).rows()
+        rows = combined(rows[["launch", field]], ("launch",))
+        return self._sampling.estimates(rows["launch"], rows[field])
+
+    def _by_columns(self, rows: NDArray[Any], weights: NDArray[Any] | None = None) -> NDArray[Any]:
+        """Rows with the columns of `by`, which replace `launch` and `shape`; their fields times the
+        weights, as whole numbers."""
         names = self._key_columns()
         types = [(name, TYPES.get(name, "u8")) for name in names]
         fields = [name for name in rows.dtype.names or () if name not in self._sums.keys]
-        result = np.empty(len(rows), [*types, *((name, "u8") for name in fields)])
+        kind = "u8" if weights is None else "f8"
+        result = np.empty(len(rows), [*types, *((name, kind) for name in fields)])
         for name in names:
             result[name] = self._column(name, rows)
         for name in fields:
-            result[name] = rows[name]
-        return combined(result, names)
+            result[name] = rows[name] if weights is None else rows[name] * weights
+        found = combined(result, names)
+        if weights is not None:
+            for name in fields:
+                found[name] = np.rint(found[name])
+        return found.astype([*types, *((name, "u8") for name in fields)], copy=False)
 
     def _key_columns(self) -> list[str]:
         """Names of the columns of `rows` before the fields."""

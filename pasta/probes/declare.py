@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import FunctionType
 from typing import Any, overload
 
@@ -123,6 +123,13 @@ def probes_of(tool: Owner | type[Owner]) -> tuple[ProbeFunction, ...]:
     """Probes of a tool or of a class of tools."""
     members = tool._members.values()
     return tuple(each.function for each in members if isinstance(each, Translated))
+
+
+def count_by_launch(tool: Owner) -> None:
+    """Have devices count by launch what the tool estimates, for a run that probes a part of the
+    launches."""
+    for each in accumulators_of(tool).values():
+        each.spec = replace(each.spec, sampled=each.spec.estimated)
 
 
 def maps_of(tool: Owner) -> dict[str, MapSpec]:

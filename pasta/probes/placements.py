@@ -33,6 +33,14 @@ class PerPc(Placement):
 
 
 @dataclass(frozen=True)
+class PerLaunchPc(Placement):
+    """Sums of each launch for at most `pcs` instructions, and by the map's other index if it has
+    one; and the sum of all others."""
+
+    pcs: int
+
+
+@dataclass(frozen=True)
 class PerPair(Placement):
     """Sums of each launch for at most `pairs` pairs of an object and an instruction, and the sum of
     all others."""

@@ -59,6 +59,11 @@ class MapSpec:
     keys: tuple[str, ...] = ()
     fields: tuple[str, ...] = ()
     per_launch: bool = False
+    #: Whether its rows are of all launches, estimated from the probed ones (`Tool.estimates`): sums
+    #: over launches, which executors deliver by launch.
+    estimated: bool = False
+    #: Whether some launches run without probes, so that devices must count by launch too.
+    sampled: bool = False
     limits: Mapping[str, int] = field(default_factory=dict)
 
     #: Whether its records have the values of accesses.
@@ -76,6 +81,10 @@ class MapSpec:
     @property
     def _row_keys(self) -> tuple[str, ...]:
         return (*(("launch",) if self.per_launch else ()), *self.keys)
+
+    def for_estimates(self) -> MapSpec:
+        """The same map, estimated if it can be."""
+        return self
 
     @property
     def placement(self) -> Placement:

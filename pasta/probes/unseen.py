@@ -65,8 +65,8 @@ def with_unseen(name: str, tool: Owner, context: Context, probes: Seen, result: 
     sampling = probes.sampling
     missing = _missing(name, tool, probes)
     parts = [result.summary, sampling.text(), *missing, coverage.summary(covered, names)]
-    if sampling.probed and not (sampling.exact or tool.estimates):
-        parts.insert(2, "counts and shares are of the probed launches, not estimated for all")
+    if sampling.probed and not sampling.exact:
+        parts.insert(2, _scope(tool, sampling))
     if shared := probes.patched_beside():
         parts.append(_patched_beside(shared, context))
     return replace(
@@ -79,6 +79,15 @@ def with_unseen(name: str, tool: Owner, context: Context, probes: Seen, result: 
         },
         findings=[_within(finding, sampling) for finding in result.findings],
     )
+
+
+def _scope(tool: Owner, sampling: Sampling) -> str:
+    """The launches that the results are of, if some were not probed."""
+    maps = [each for each in accumulators_of(tool).values() if each.spec.estimated]
+    if not tool.estimates or not all(each.is_estimate() for each in maps):
+        return "counts and shares are of the probed launches, not estimated for all"
+    scope = sampling.scope_text(maps[0].estimates()) if maps else ""
+    return f"totals are estimated for {scope}" if scope else ""
 
 
 def _patched_beside(shared: Mapping[int, int], context: Context) -> str:
@@ -125,7 +134,7 @@ def _within(finding: Finding, sampling: Sampling) -> Finding:
     probed, seen = sum(sampling.probed.values()), sum(sampling.seen.values())
     return replace(
         finding,
-        evidence=f"{finding.evidence}; in the {probed:,} of {seen:,} launches that were probed",
+        evidence=f"{finding.evidence}; from the {probed:,} of {seen:,} launches that were probed",
         confidence="low" if sampling.unprobed else finding.confidence,
     )
 

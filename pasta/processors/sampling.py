@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pasta.lazy import np
+from pasta.processors.rows import combined
 from pasta.table import counted
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+#: Launches of a page of `Sampling`: a damaged record with a huge ordinal costs one page.
+_PAGE = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -61,8 +65,9 @@ def _variance(values: NDArray[Any], count: int) -> float:
 class Shape:
     """Launches that do the same, unless it depends on their data: same kernel (name id), module,
     grid, block, dynamic shared memory (bytes; absent: all ones) and, unless a graph launched them,
-    operator."""
+    operator. Numbers are consecutive, from 1."""
 
+    number: int
     kernel: int
     grid: tuple[int, ...]
     block: tuple[int, ...]
@@ -79,9 +84,8 @@ class Sampling:
         #: By kernel.
         self.seen: dict[int, int] = {}
         self.probed: dict[int, int] = {}
-        #: Ordinals of probed launches and the keys of their shapes.
-        self._ordinals: list[NDArray[Any]] = []
-        self._keys: list[NDArray[Any]] = []
+        #: Numbers of the shapes of launches (0: unknown), by ordinal: in pages of `_PAGE`.
+        self._numbers: dict[int, NDArray[Any]] = {}
 
     def add(self, launches: NDArray[Any], operators: NDArray[Any] | None = None) -> None:
         """Counts launch records. `operators`: ids of the names (uint32) of the operators in which
@@ -99,25 +103,39 @@ class Sampling:
         group = group.reshape(-1)
         seen = np.bincount(group, minlength=len(distinct)).tolist()
         hits = np.bincount(group[probed], minlength=len(distinct)).tolist()
-        for key, row, launched, hit in zip(
-            distinct.tolist(), launches[first], seen, hits, strict=True
-        ):
+        numbers = [
             self._count(key, row, launched, hit)
-        if probed.any():
-            self._ordinals.append(launches["ordinal"][probed])
-            self._keys.append(keys[probed])
+            for key, row, launched, hit in zip(
+                distinct.tolist(), launches[first], seen, hits, strict=True
+            )
+        ]
+        of_launch = np.asarray(numbers, np.uint32)[group]
+        for page, mine, at in _pages(launches["ordinal"]):
+            self._numbers.setdefault(page, np.zeros(_PAGE, np.uint32))[at] = of_launch[mine]
 
-    def _count(self, key: int, launch: Any, seen: int, probed: int) -> None:
+    def _count(self, key: int, launch: Any, seen: int, probed: int) -> int:
+        """Counts launches of a shape; its number."""
         shape = self.shapes.get(key)
         if shape is None:
             grid, block = tuple(launch["grid"].tolist()), tuple(launch["block"].tolist())
-            shape = Shape(int(launch["name"]), grid, block, int(launch["shared_dynamic"]))
-            self.shapes[key] = shape
+            shape = self.shapes[key] = Shape(
+                len(self.shapes) + 1, int(launch["name"]), grid, block,
+                int(launch["shared_dynamic"]),
+            )  # fmt: skip
         shape.seen += seen
         shape.probed += probed
         self.seen[shape.kernel] = self.seen.get(shape.kernel, 0) + seen
         if probed:
             self.probed[shape.kernel] = self.probed.get(shape.kernel, 0) + probed
+        return shape.number
+
+    def numbers(self, launches: NDArray[Any]) -> NDArray[Any]:
+        """Numbers of the shapes (uint32) of launches, by ordinal; 0: unknown."""
+        found = np.zeros(len(launches), np.uint32)
+        for page, mine, at in _pages(launches):
+            if page in self._numbers:
+                found[mine] = self._numbers[page][at]
+        return found
 
     @property
     def exact(self) -> bool:
@@ -135,15 +153,15 @@ class Sampling:
         The estimate of a kernel is the sum over its shapes. Launches of shapes that were never
         probed count as the mean of its probed launches.
         """
-        keys = self._keys_at(launches)
-        order = np.argsort(keys, kind="stable")
-        distinct, starts = np.unique(keys[order], return_index=True)
+        numbers = self.numbers(launches)
+        order = np.argsort(numbers, kind="stable")
+        distinct, starts = np.unique(numbers[order], return_index=True)
         groups = np.split(counts[order], starts[1:])
         values = dict(zip(distinct.tolist(), groups, strict=False))
         shapes: dict[int, list[tuple[Estimate, NDArray[Any]]]] = {}
-        for key, shape in self.shapes.items():
+        for shape in self.shapes.values():
             if shape.probed:
-                own = values.get(key, counts[:0])
+                own = values.get(shape.number, counts[:0])
                 found = estimate(own, shape.probed, shape.seen), own
                 shapes.setdefault(shape.kernel, []).append(found)
         rests = self._rests()
@@ -153,18 +171,54 @@ class Sampling:
         }
 
     def weights(self, launches: NDArray[Any]) -> NDArray[Any]:
-        """Launches (float64) that each probed launch stands for, by ordinal: those of its shape
-        divided by the probed ones, and its share of those of its kernel's shapes that were never
-        probed. A sum of weighted counts is an estimate for all launches of probed kernels."""
-        rests = self._rests()
-        weights = {
-            key: shape.seen / shape.probed + rests.get(shape.kernel, 0) / self.probed[shape.kernel]
-            for key, shape in self.shapes.items()
-            if shape.probed
-        }
-        keys, group = np.unique(self._keys_at(launches), return_inverse=True)
-        found = np.asarray([weights[key] for key in keys.tolist()], np.float64)
-        return np.asarray(found[group.reshape(-1)])
+        """Launches (float64; int64 ones if all were probed) that each probed launch stands for, by
+        ordinal: those of its shape divided by the probed ones, and its share of those of its
+        kernel's shapes that were never probed. A sum of weighted counts is an estimate for all
+        launches of probed kernels."""
+        if self.exact:
+            return np.ones(len(launches), np.int64)
+        return np.asarray(self.shape_weights()[self.numbers(launches)])
+
+    def totals(self, rows: NDArray[Any], key: str) -> NDArray[Any]:
+        """Sums over all launches (uint64) of the fields of rows by `launch` and `key`, by key."""
+        weights = self.weights(rows["launch"])
+        fields = [name for name in rows.dtype.names or () if name not in ("launch", key)]
+        types = [(name, weights.dtype) for name in fields]
+        found = np.empty(len(rows), [(key, rows.dtype[key]), *types])
+        found[key] = rows[key]
+        for name in fields:
+            found[name] = weights * rows[name].astype(weights.dtype)
+        found = combined(found, [key])
+        for name in fields:
+            found[name] = np.rint(found[name])
+        return found.astype([(key, rows.dtype[key]), *((name, "u8") for name in fields)])
+
+    def shape_weights(self) -> NDArray[Any]:
+        """`weights` by the number of a shape; 1 for unknown shapes (number 0)."""
+        rests, found = self._rests(), np.ones(len(self.shapes) + 1)
+        for each in self.shapes.values():
+            if each.probed:
+                rest = rests.get(each.kernel, 0) / self.probed[each.kernel]
+                found[each.number] = each.seen / each.probed + rest
+        return found
+
+    def completed(self, launches: NDArray[Any], counts: NDArray[Any]) -> NDArray[Any]:
+        """Counts (float64; NaN: not probed) by ordinal, those of launches that were not probed as
+        the mean of their shape, or if that was never probed, of their kernel; NaN if neither was.
+        """
+        numbers = self.numbers(launches)
+        kernel_of = np.zeros(len(self.shapes) + 1, np.int64)
+        for each in self.shapes.values():
+            kernel_of[each.number] = each.kernel
+        found = counts
+        for groups in (numbers, np.unique(kernel_of[numbers], return_inverse=True)[1].reshape(-1)):
+            known = ~np.isnan(counts)
+            size = int(groups.max(initial=0)) + 1
+            probed = np.bincount(groups[known], minlength=size)
+            sums = np.bincount(groups[known], counts[known], size)
+            means = np.where(probed > 0, sums / np.maximum(probed, 1), np.nan)
+            found = np.where(np.isnan(found), means[groups], found)
+        return np.asarray(found)
 
     def _rests(self) -> dict[int, int]:
         """Launches of shapes that were never probed, by kernel."""
@@ -190,17 +244,6 @@ class Sampling:
             squares += rest**2 * variance / probed + rest * variance
         return Estimate(total, math.sqrt(squares))
 
-    def _keys_at(self, launches: NDArray[Any]) -> NDArray[Any]:
-        """Keys of the shapes of probed launches, by ordinal."""
-        if len(self._ordinals) > 1:
-            self._ordinals = [np.concatenate(self._ordinals)]
-            self._keys = [np.concatenate(self._keys)]
-        if not self._ordinals:
-            return np.zeros(0, np.uint64)
-        order = np.argsort(self._ordinals[0], kind="stable")
-        at = np.searchsorted(self._ordinals[0], launches, sorter=order)
-        return np.asarray(self._keys[0][order[at]])
-
     def total(self, estimates: Mapping[int, Estimate]) -> Estimate:
         """Sum over the probed kernels; the error is NaN if that of any kernel is."""
         known = [each for each in estimates.values() if not math.isnan(each.total)]
@@ -208,15 +251,21 @@ class Sampling:
         return Estimate(sum(each.total for each in known), error)
 
     def total_text(self, estimates: Mapping[int, Estimate]) -> str:
-        """`about 2,469,600 in all launches, ± 0.4 %`; if some kernels were never probed, of the
-        others only, with their share of launches. Empty if all launches were probed, or none.
+        """`about 2,469,600 in all launches, ± 0.4 %`, with `scope_text`. Empty if all launches were
+        probed, or none."""
+        scope = self.scope_text(estimates)
+        return f"about {self.total(estimates).total:,.0f} in {scope}" if scope else ""
+
+    def scope_text(self, estimates: Mapping[int, Estimate]) -> str:
+        """`all launches, ± 0.4 %`; if some kernels were never probed, of the others only, with
+        their share of launches. Empty if all launches were probed, or none.
 
         ± is one standard error; it is omitted if one launch of several of a shape was probed.
         """
         if self.exact or not any(self.probed.values()):
             return ""
         total, unprobed = self.total(estimates), self.unprobed
-        text = f"about {total.total:,.0f} in all launches"
+        text = "all launches"
         if unprobed:
             text += (
                 f" of the {len(self.seen) - len(unprobed):,} of {len(self.seen):,} kernels that"
@@ -259,6 +308,14 @@ class Sampling:
     def _share(self, kernels: Collection[int]) -> float:
         """Share of launches of these kernels."""
         return sum(self.seen[name] for name in kernels) / sum(self.seen.values())
+
+
+def _pages(launches: NDArray[Any]) -> Iterator[tuple[int, NDArray[Any], NDArray[Any]]]:
+    """Pages of launches by ordinal: number, which launches are in it, and their places."""
+    page, at = np.divmod(launches.astype(np.int64), _PAGE)
+    for number in np.unique(page).tolist():
+        mine = page == number
+        yield number, mine, at[mine]
 
 
 def _keys_of(launches: NDArray[Any]) -> NDArray[Any]:

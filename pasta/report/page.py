@@ -19,6 +19,7 @@ from markupsafe import Markup
 from pasta.errors import RunError
 from pasta.findings import Topic
 from pasta.names import title_of
+from pasta.report.blocks import without_blocks
 from pasta.report.heat import HeatMap, heat_maps, is_strip
 from pasta.report.live_tables import MIN_ROWS
 from pasta.report.live_timeline import LiveTimeline
@@ -293,11 +294,16 @@ class Page:
         }
         names = timeline.names
         colors = {part.label: part.color for bar in bars for part in bar.parts}
-        drawn = WORK if timeline.work.by_name else {"operator"}
+        drawn = {*WORK, "block"} if timeline.work.by_name else {"operator"}
         described = {
             "kind": [kind for kind, _ in names],
             "name": [name for _, name in names],
-            "color": [colors.get(name, -1) if kind in drawn else -1 for kind, name in names],
+            "color": [
+                colors.get(without_blocks(name) if kind == "block" else name, -1)
+                if kind in drawn
+                else -1
+                for kind, name in names
+            ],
         }
         for what, columns in (("bins", bins), ("points", points), ("names", described)):
             self.blocks[f"timeline-{what}"] = self.packer.block(columns)
@@ -308,6 +314,7 @@ class Page:
             "lines": [
                 {
                     "group": row.group,
+                    "heading": visible(row.heading),
                     "label": visible(row.label),
                     "depth": row.depth,
                     "count": row.count,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -14,6 +14,7 @@ import numpy as np
 from pasta.errors import RunError
 from pasta.processors.strings import Strings
 from pasta.progress import report_progress
+from pasta.report.blocks import Blocks, read_blocks, with_blocks
 from pasta.report.exports.trace.format import CATEGORIES, Kind, Slice, Track, Tracks
 from pasta.report.exports.trace.head import TraceHead
 from pasta.report.exports.trace.writer import Drawing
@@ -44,18 +45,21 @@ _MAX_LANES = 8
 _MAX_DEPTH = 60
 _MAX_ROWS = 1000
 _MAX_TRACKS = 100_000
+#: First part of the keys of tracks of multiprocessors.
+MULTIPROCESSOR = "multiprocessor"
 
 
 @dataclass(frozen=True)
 class Row:
     """Slices of a track that do not overlap: those from index `first` on, by time.
 
-    `group` is "host", or the device; the rows of a track have the same `label`. Slices are nested
-    in those of the row of the track with `depth` one less. `levels`: bins of each level of detail,
-    the coarsest first.
+    `group` is "host", or the device; the rows of a track have the same `label`, and tracks below
+    one heading the same `heading`. Slices are nested in those of the row of the track with `depth`
+    one less. `levels`: bins of each level of detail, the coarsest first.
     """
 
     group: str
+    heading: str
     label: str
     depth: int
     first: int
@@ -88,7 +92,7 @@ class Counter:
 class Timeline:
     """Slices of all rows: `start` and `end` (int64, ns from the program's start) and `name`, an
     index of `names`, pairs of a kind and a name. `total` slices were read, those kept are at least
-    `shortest` ns long."""
+    `shortest` ns long: all, or only those of blocks, which are left out first."""
 
     rows: list[Row]
     start: NDArray[Any]
@@ -131,6 +135,7 @@ def read_timeline(run: RunDirectory, *, whole: bool = False) -> Timeline | None:
     )
     columns = Columns(process_of(recorded), strings)
     drawing = Drawing(columns, head, recorded.symbols())
+    blocks = read_blocks(run)
     left = sys.maxsize if whole else MAX_EVENTS
     report_progress("reading events")
     try:
@@ -139,9 +144,13 @@ def read_timeline(run: RunDirectory, *, whole: bool = False) -> Timeline | None:
                 break
             left -= sum(len(records) for _, records in batch)
             drawing.add(batch)
+            if blocks:
+                blocks.feed(batch)
             if len(columns.tracks) > _MAX_TRACKS:
                 raise RunError(f"{run.path}: more than {_MAX_TRACKS:,} threads and streams")
         drawing.close()
+        if blocks:
+            _draw_blocks(columns, blocks)
         return columns.timeline(cut=left <= 0, most=sys.maxsize if whole else MAX_SLICES)
     except (RunError, OSError):
         raise
@@ -176,6 +185,20 @@ class Columns(Tracks):
         code = self._codes.setdefault((category, name), len(self._codes))
         depth = min(len(track.open), _MAX_DEPTH)
         self._slices.extend((id(track), depth, start, max(start, end), code))
+
+    def multiprocessor(
+        self, device: int, number: int, slices: NDArray[Any], names: Sequence[str]
+    ) -> None:
+        """Adds slices of a multiprocessor, rows of start, end and an index of `names`."""
+        track = Track(self.process.pid, 0, f"{MULTIPROCESSOR} {number}")
+        self.tracks[MULTIPROCESSOR, device, number] = track
+        codes = [
+            self._codes.setdefault(("block", json.dumps(name)), len(self._codes)) for name in names
+        ]
+        rows = np.zeros((len(slices), 5), np.int64)
+        rows[:, 0], rows[:, 2:4] = id(track), slices[:, :2]
+        rows[:, 4] = np.asarray(codes, np.int64)[slices[:, 2]]
+        self._slices.frombytes(rows.tobytes())
 
     def name_process(self, pid: int, name: str, label: str, order: int) -> None:
         """Nothing: rows are grouped by device."""
@@ -212,11 +235,12 @@ class Columns(Tracks):
         begin = min([0, *(int(each.min()) for each in ends)])
         until = max([begin + 1, *(int(each.max()) for each in ends)])
         names = [(_kind(category, text), text) for (category, text) in self._names()]
-        longest = _longest(end - start, most)
+        is_block = np.asarray([kind == "block" for kind, _ in names], bool)[name]
+        longest = _longest(end - start, is_block, most)
         rows: list[Row] = []
         order, first, unseen = [], 0, 0
         work = _Busy(names)
-        for group, label, at in self._rows(track, depth, start, end):
+        for group, heading, label, at in self._rows(track, depth, start, end):
             work.add(group, start[at], end[at], name[at])
             if len(rows) >= _MAX_ROWS:
                 unseen += 1
@@ -224,7 +248,8 @@ class Columns(Tracks):
             for lane in _lanes(start, end, at):
                 levels = _levels(start[lane], end[lane], name[lane], begin, until)
                 kept = lane[longest[lane]]
-                rows.append(Row(group, label, int(depth[at[0]]), first, len(kept), levels))
+                depths = int(depth[at[0]])
+                rows.append(Row(group, heading, label, depths, first, len(kept), levels))
                 order.append(kept)
                 first += len(kept)
         shown = np.concatenate(order) if order else np.zeros(0, np.int64)
@@ -234,7 +259,7 @@ class Columns(Tracks):
                 self._counters.items(), times, strict=True
             )
         ]
-        shortest = int((end - start)[shown].min()) if 0 < len(shown) < len(start) else 0
+        shortest = _shortest(end - start, is_block, longest)
         return Timeline(
             rows, start[shown], end[shown], name[shown], names,
             sorted(counters, key=lambda each: (each.device, each.label)),
@@ -252,8 +277,9 @@ class Columns(Tracks):
         depth: NDArray[Any],
         start: NDArray[Any],
         end: NDArray[Any],
-    ) -> Iterator[tuple[str, str, NDArray[Any]]]:
-        """Group, label and slices, by time, of each depth of each track, in the order shown."""
+    ) -> Iterator[tuple[str, str, str, NDArray[Any]]]:
+        """Group, heading, label and slices, by time, of each depth of each track, in the order
+        shown."""
         order = np.lexsort((end, start, depth, track))
         ends = np.flatnonzero((np.diff(track[order]) != 0) | (np.diff(depth[order]) != 0)) + 1
         found: dict[int, list[NDArray[Any]]] = {}
@@ -264,18 +290,30 @@ class Columns(Tracks):
         places = {id: _place(keys.get(id, ("process", 0))) for id in found}
         for number in sorted(found, key=lambda id: places[id]):
             key = keys.get(number, ("process", 0))
-            on_device = key[0] == "stream"
+            on_device = key[0] in ("stream", MULTIPROCESSOR)
             device = key[1] if on_device else -1
             group = f"device {device}" if device != -1 else "unknown device"
             main = " (main)" if key == ("thread", self.process.pid, 0) else ""
+            label = named[number].name + main
+            heading = "multiprocessors" if key[0] == MULTIPROCESSOR else label
             for at in found[number]:
-                yield group if on_device else "host", named[number].name + main, at
+                yield group if on_device else "host", heading, label, at
 
 
 def _place(key: tuple[Any, ...]) -> tuple[int, Any]:
-    """Order of tracks: the process, threads, then streams by device."""
+    """Order of tracks: the process, threads, then streams and multiprocessors by device."""
     what, *of = key
-    return ["process", "thread", "stream"].index(what), tuple(of)
+    return ["process", "thread", "stream", MULTIPROCESSOR].index(what), tuple(of)
+
+
+def _draw_blocks(columns: Columns, blocks: Blocks) -> None:
+    """Adds a row for each multiprocessor."""
+    named, multiprocessors = blocks.slices()
+    names = [
+        with_blocks(json.loads(columns.text(kernel, kernel=True)), count) for kernel, count in named
+    ]
+    for device, number, slices in multiprocessors:
+        columns.multiprocessor(device, number, slices, names)
 
 
 def _kind(category: str, name: str) -> Kind:
@@ -287,12 +325,21 @@ def _int64(values: array[int]) -> NDArray[Any]:
     return np.frombuffer(values, np.int64) if len(values) else np.zeros(0, np.int64)
 
 
-def _longest(took: NDArray[Any], most: int) -> NDArray[Any]:
-    """Which slices are kept: the longest, of equal ones the first."""
+def _longest(took: NDArray[Any], is_block: NDArray[Any], most: int) -> NDArray[Any]:
+    """Which slices are kept: the longest, of equal ones the first; blocks, of which there may be
+    any number, only beside all others."""
     kept = np.ones(len(took), bool)
     if len(took) > most:
-        kept[np.argsort(-took, kind="stable")[most:]] = False
+        kept[np.lexsort([-took, is_block])[most:]] = False
     return kept
+
+
+def _shortest(took: NDArray[Any], is_block: NDArray[Any], kept: NDArray[Any]) -> int:
+    """Duration from which on slices are kept; 0 if all are, or none."""
+    if kept.all():
+        return 0
+    cut = kept & is_block if is_block[~kept].all() else kept & ~is_block
+    return int(took[cut].min(initial=np.iinfo(np.int64).max)) if cut.any() else 0
 
 
 def _lanes(start: NDArray[Any], end: NDArray[Any], at: NDArray[Any]) -> Iterator[NDArray[Any]]:

@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 
 def make_tools(config: Config) -> list[Tool]:
     """Create the configured tools. Raises ToolError."""
-    return load_tools(config.tools, config.tool_options, config.tool_paths, config.origins)
+    return load_tools(
+        config.tools, config.tool_options, config.tool_paths, config.origins,
+        sampled=config.probes_part,
+    )  # fmt: skip
 
 
 def make_filter(config: Config) -> Filter:
@@ -58,7 +61,9 @@ def make_usable_pipeline(
 ) -> Pipeline:
     """A new pipeline, or the one restored from `state`, for a run in progress: tools that can no
     longer be loaded are listed in its failures."""
-    tools, failed = load_usable_tools(config.tools, config.tool_options, config.tool_paths)
+    tools, failed = load_usable_tools(
+        config.tools, config.tool_options, config.tool_paths, sampled=config.probes_part
+    )
     failures = [ToolFailure.of(name, "loading", error) for name, error in failed.items()]
     if state is not None:
         return Pipeline.restore(state, tools, context, limit, failures)

@@ -28,15 +28,18 @@ MODULES = (
 
 
 def built_in() -> Iterator[Config]:
-    """A configuration for each built-in tool and preset."""
-    for name in built_in_names():
-        config = Config()
-        config.tools.append(name)
-        yield config
-    for name in preset_names():
-        config = Config()
-        config.load(name)
-        yield config
+    """Configurations for each built-in tool and preset: devices count differently for samples."""
+    for sample in (False, True):
+        for name in built_in_names():
+            config = Config()
+            config.tools.append(name)
+            config.probes_sample = sample
+            yield config
+        for name in preset_names():
+            config = Config()
+            config.load(name)
+            config.probes_sample = sample
+            yield config
 
 
 def functions_of(configs: Iterable[Config]) -> list[Compiled]:

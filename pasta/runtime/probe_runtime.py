@@ -17,7 +17,7 @@ from pasta.probes.declare import maps_of
 from pasta.probes.device import DeviceProbes
 from pasta.probes.kernels import ProbedKernels
 from pasta.probes.maps import accumulators_of
-from pasta.probes.placements import PerPair
+from pasta.probes.placements import PerLaunchPc, PerPair
 from pasta.probes.records import WORDS, Accesses, words_of
 from pasta.processors.object_numbers import ObjectNumbers
 from pasta.processors.sampling import Sampling
@@ -69,7 +69,7 @@ class ProbeRuntime:
         self._device: DeviceReader | None = None
         for tool in self.tools:
             for accumulator in accumulators_of(tool).values():
-                accumulator.bind(self.launches.names, self._sizes)
+                accumulator.bind(self.launches.names, self._sizes, self.sampling)
 
     def __getstate__(self) -> dict[str, Any]:
         self.flush()
@@ -285,8 +285,10 @@ class ProbeRuntime:
     def _scarce(self, tool: str, name: str) -> str:
         """What bounds a map on devices."""
         found = next(maps_of(each) for each in self.tools if type(each).name == tool)
-        paired = isinstance(found[name].placement, PerPair)
-        return "its pairs" if paired else "probes.memory"
+        placement = found[name].placement
+        if isinstance(placement, PerLaunchPc):
+            return f"its pairs ({placement.pcs} instructions of a launch), or probe all launches"
+        return "its pairs" if isinstance(placement, PerPair) else "probes.memory"
 
     def flush(self) -> None:
         """Deliver all counts to the tools' maps."""

@@ -74,6 +74,19 @@ def test_one_block_after_the_other() -> None:
     assert (resident[0], resident[-1]) == (3, 0)
 
 
+def test_resident_blocks_over_time() -> None:
+    """Two launches, whose clocks begin alike; of the first, multiprocessor 1 has a pause."""
+    blocks = [(0, 0, 100), (0, 50, 150), (1, 10, 20), (0, 150, 160), (1, 30, 60), (1, 40, 60)]
+    table = run_tool(TOOL, played(blocks, [(0, 0, 7)])).tables["resident"]
+    names = ("launch", "device", "sm", "clock", "duration", "blocks")
+    assert [tuple(row[name] for name in names) for row in table.rows()] == [
+        (0, 0, 0, CLOCK, 50, 1), (0, 0, 0, CLOCK + 50, 50, 2), (0, 0, 0, CLOCK + 100, 50, 1),
+        (0, 0, 0, CLOCK + 150, 10, 1),
+        (0, 0, 1, CLOCK + 10, 10, 1), (0, 0, 1, CLOCK + 30, 10, 1), (0, 0, 1, CLOCK + 40, 20, 2),
+        (1, 0, 0, CLOCK, 7, 1),
+    ]  # fmt: skip
+
+
 def test_resident_blocks_overlap() -> None:
     result = run_tool(TOOL, played([(0, 0, 100), (0, 50, 150), (0, 90, 100), (0, 200, 250)]))
     found = launch(result)

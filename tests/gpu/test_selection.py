@@ -17,8 +17,8 @@ LAUNCHES = 40
 ACCESSES = 3 * FLOATS
 
 
-def rows(directory: Path, table: str) -> list[dict[str, Any]]:
-    file = directory / "results" / "access_count" / f"{table}.parquet"
+def rows(directory: Path, table: str, tool: str = "access_count") -> list[dict[str, Any]]:
+    file = directory / "results" / tool / f"{table}.parquet"
     return pq.ParquetFile(file).read().to_pylist()  # type: ignore[no-any-return]
 
 
@@ -34,6 +34,31 @@ def test_samples_of_equal_launches_are_exact(example: Build, profiled: Run) -> N
     assert (row["accesses"], row["estimate"], row["error"]) == (
         3 * ACCESSES, LAUNCHES * ACCESSES, 0,
     )  # fmt: skip
+
+
+def test_instructions_of_a_sample_are_those_of_all_launches(example: Build, profiled: Run) -> None:
+    """Counted in the table of the run, and by launch in a sample."""
+    tools = {
+        "coalescing": ("instructions", "total_sectors"),
+        "divergence": ("instructions", "idle"),
+        "values": ("elements", "stored"),
+    }
+    found = []
+    for more in ((), ("--sample",)):
+        run = profiled(*vadd(example), options=("-t", ",".join(tools), *more))
+        assert run.status == 0, run.stderr
+        found.append(
+            {
+                tool: sorted(
+                    [row["kernel"], row["offset"], *(row[name] for name in columns)]
+                    for row in rows(run.directory, "instructions", tool)
+                )
+                for tool, columns in tools.items()
+            }
+        )
+    assert found[0] == found[1]
+    (loads, _, stores) = found[0]["coalescing"]
+    assert loads[2] == stores[2] == LAUNCHES * FLOATS // 32
 
 
 @pytest.mark.parametrize("windows", ["launches 1/4", "launches 3/10"])

@@ -138,6 +138,8 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("fake-gpu")
     fake_gpu.build(directory)
     (directory / "played.py").write_text(TOOL)
+    estimating = TOOL.replace("(Tool):", "(Tool):\n    estimates = True\n")
+    (directory / "estimating.py").write_text(estimating)
     return directory
 
 
@@ -146,7 +148,13 @@ Play = Callable[..., Done]
 
 @pytest.fixture
 def play(built: Path, pasta_preload: Preload) -> Play:
-    def run(script: Script, *options: str, cubin: Path | None = None, **fake: str) -> Done:
+    def run(
+        script: Script,
+        *options: str,
+        cubin: Path | None = None,
+        tool: str = "played.py",
+        **fake: str,
+    ) -> Done:
         environment = {
             **({"FAKE_PROGRAM_CUBIN": str(cubin)} if cubin else {}),
             **fake_gpu.environment(built),
@@ -154,7 +162,7 @@ def play(built: Path, pasta_preload: Preload) -> Play:
         }
         return pasta_preload(
             built / "program",
-            options=("-t", str(built / "played.py"), "--set", "probes.sm=90", *options),
+            options=("-t", str(built / tool), "--set", "probes.sm=90", *options),
             input="".join(f"{line}\n" for line in script.lines),
             environment=environment,
         )
@@ -592,6 +600,35 @@ def test_patches_of_known_shapes_are_taken_out(play: Play) -> None:
     # 13 probed ones, and 4 after each of the 4 times that patches were there
     assert patched(done)[0x5000] == (13 + 4 * 4, 2 * count + 1 - 29, 4, 4)
     assert patched(done)[0x6000] == (6 + 3, count + 5 - 9, 5, 5)
+
+
+def test_instructions_of_a_sample_are_estimated(play: Play, built: Path) -> None:
+    """Two shapes execute the same instructions; every launch of one is like the others."""
+    script = Script()
+    script.alloc(0x200000000, 1 << 20)
+    probed: Counter[int] = Counter()
+    for number in range(200):
+        grid = 1 if number % 10 else 7
+        probed[grid] += 1
+        script.say("kernel", 0x4000, 0xF0, grid)
+        accesses = [(0x200000000 + 4 * n, grid * (n + 1), 0x10 * (n + 1)) for n in range(40)]
+        script.launch(S, *accesses, counts=probed[grid] <= 3)
+    every: Counter[int] = Counter()
+    for grid, launches in probed.items():
+        every.update({0x10 * (n + 1): launches * grid * (n + 1) for n in range(40)})
+    options = ("--sample", "--set", "probes.spot-check=0")
+    done = play(script, *options, tool="estimating.py")
+    assert_counted(done, script)
+    assert sorted(rows(done, "pcs")) == sorted(every.items())
+    report = " ".join(done.run.report.split())
+    assert "counted in 6 of 200 launches; totals are estimated for all launches, ± 0.0 %" in report
+
+
+def test_instructions_of_all_launches_are_counted_in_the_table_of_the_run(play: Play) -> None:
+    script = Script()
+    script.alloc(0x200000000, 1 << 20)
+    script.launch(S, *((0x200000000 + 4 * n, n + 1, 0x10 * (n + 1)) for n in range(40)))
+    expect(play(script, tool="estimating.py"), script)
 
 
 def test_threads_at_the_edges_of_windows(play: Play) -> None:

@@ -127,6 +127,17 @@ def test_totals_exclude_kernels_outside_windows(pasta_preload, compile_c) -> Non
     assert "never probed" not in run.report
 
 
+def test_counts_of_the_run_are_estimated(pasta_preload, compile_c) -> None:
+    """Two of three launches with two instructions of one warp, and of ten with three."""
+    given = ("-t", "coalescing", "--sample", "--set", "probes.enough=2")
+    run = pasta_preload(compile_c(TWO_KERNELS), options=given).run
+    file = run.path / "results" / "coalescing" / "instructions.parquet"
+    rows = ds.dataset(str(file)).to_table(["kernel", "instructions"]).to_pylist()
+    assert sorted(tuple(row.values()) for row in rows) == [("scale", 3)] * 2 + [("vadd", 10)] * 3
+    report = " ".join(run.report.split())
+    assert "counted in 4 of 13 launches; totals are estimated for all launches, ± 0.0 %" in report
+
+
 @pytest.mark.main
 def test_every_nth_launch(pasta_preload, compile_c) -> None:
     given = options("probes.window=launches 50/100", "probes.every=20")

@@ -25,7 +25,8 @@ from pasta.backends.nvidia.plan import (
 )
 from pasta.errors import MissingDependency, PastaError, ToolError
 from pasta.plugins import built_in_names, load_tools
-from pasta.probes import Counter, probe
+from pasta.probes import Counter, maps_of, probe
+from pasta.probes.placements import PerLaunchPc
 from pasta.tool import Result, Tool
 from tests.support.places import ROOT
 
@@ -253,11 +254,18 @@ def _probing() -> list[str]:
     return [name for name in built_in_names() if "probes" in load_tools([name])[0].needed()]
 
 
-#: Every tool for one device and version; the one with all access kinds for every other pair.
+def _counts_by_launch(name: str) -> bool:
+    (tool,) = load_tools([name], sampled=True)
+    return any(isinstance(each.placement, PerLaunchPc) for each in maps_of(tool).values())
+
+
+#: Every tool for one device and version; the one with all access kinds for every other pair; and
+#: for samples the tools that then count instructions by launch.
 COMBINATIONS = [
-    *((name, 90, "13.5") for name in _probing()),
+    *((name, 90, "13.5", False) for name in _probing()),
+    *((name, 90, "13.5", True) for name in _probing() if _counts_by_launch(name)),
     *(
-        ("access_count", sm, version)
+        ("access_count", sm, version, False)
         for version in ("12.9", "13.0", "13.5")
         for sm in (80, 90, 100)
         if (sm, version) != (90, "13.5")
@@ -267,14 +275,20 @@ COMBINATIONS = [
 
 @pytest.mark.slow
 @pytest.mark.skipif(not _has_ptxas(), reason="no ptxas: pip install nvidia-cuda-nvcc")
-@pytest.mark.parametrize(("name", "sm", "version"), COMBINATIONS)
+@pytest.mark.parametrize(("name", "sm", "version", "sampled"), COMBINATIONS)
 def test_built_in_tools_compile(
-    name: str, sm: int, version: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str,
+    sm: int,
+    version: str,
+    sampled: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("PASTA_SANITIZER_VERSION", version)
     find_ptxas.cache_clear()
-    lines = plan_for(load_tools([name]), Path("libsanitizer-public.so"), [sm], 1 << 28)
+    tools = load_tools([name], sampled=sampled)
+    lines = plan_for(tools, Path("libsanitizer-public.so"), [sm], 1 << 28)
     (cubin,) = (Path(line.split()[2]) for line in lines if line.startswith("cubin "))
     assert cubin.read_bytes()[:4] == b"\x7fELF"
     symbols = cubin.read_bytes()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from pasta.backends.nvidia.layout import Layout
 from pasta.backends.nvidia.places import (
     BinWords,
     KeyWords,
+    LaunchPcWords,
     LaunchWords,
     ObjectWords,
     PairWords,
@@ -22,7 +24,7 @@ from pasta.backends.nvidia.places import (
 )
 from pasta.errors import ToolError
 from pasta.probes import Bitmap, Counter, Histogram, PerPC, TopK, Trace
-from pasta.probes.placements import PerGranule, PerKey
+from pasta.probes.placements import PerGranule, PerKey, PerPc
 from pasta.probes.specs import MapSpec
 
 _FIELDS = st.integers(1, 4).map(lambda count: tuple(f"f{n}" for n in range(count)))
@@ -37,6 +39,7 @@ _MAPS = st.one_of(
                 "object",
                 ("object", "launch"),
                 "pc",
+                ("launch", "pc"),
                 "sm",
                 ("launch", "object", "pc"),
             ]
@@ -86,8 +89,8 @@ def words_of(place: Place[Any]) -> list[tuple[tuple[object, ...], int]]:
         return [(("bins",), place.offset), *((("slot",), place.unknown + i) for i in range(2))]
     if isinstance(place, (PcWords, KeyWords)):
         return [(("hash", place.index), place.offset + i) for i in range(size)]
-    assert isinstance(place, (LaunchWords, ObjectWords, PairWords))
-    area = "pair" if isinstance(place, PairWords) else "object"
+    assert isinstance(place, (LaunchWords, LaunchPcWords, ObjectWords, PairWords))
+    area = "pair" if isinstance(place, (LaunchPcWords, PairWords)) else "object"
     if isinstance(place, LaunchWords):
         area = "slot" if place.request.contended else "plain"
     return [((area,), place.offset + i) for i in range(size)]
@@ -97,7 +100,7 @@ def words_of(place: Place[Any]) -> list[tuple[tuple[object, ...], int]]:
 def test_maps_do_not_overlap(maps: list[Any]) -> None:
     specs = [(f"tool{n % 3}", spec_of(each, f"m{n}")) for n, each in enumerate(maps)]
     tables = sum(isinstance(spec.placement, PerKey) for _, spec in specs)
-    tables += any(spec.keys == ("pc",) or spec.keys[1:] == ("bin",) for _, spec in specs)
+    tables += any(isinstance(spec.placement, PerPc) for _, spec in specs)
     planes = sum(isinstance(spec.placement, PerGranule) for _, spec in specs)
     if tables > 4 or planes > 4:
         with pytest.raises(ToolError, match="too many"):
@@ -129,9 +132,18 @@ def test_bins_and_granules_are_powers_of_two() -> None:
             Layout([("t", spec_of(made, "m"))])
 
 
-def test_unsupported_gpu_maps_are_rejected() -> None:
-    with pytest.raises(ToolError, match="does not run on the GPU"):
-        Layout([("t", spec_of(Counter(by=("launch", "pc")), "m"))])
+def test_instructions_by_launch_are_in_its_table_of_pairs() -> None:
+    """No hash table of the run: neither for a map by launch, nor for one that is estimated."""
+    estimated = spec_of(PerPC(bins=33), "m").for_estimates()
+    maps = [
+        spec_of(Counter(by=("launch", "pc"), fields=("a", "b")), "by_launch"),
+        replace(estimated, sampled=True),
+    ]
+    layout = Layout([("t", each) for each in maps])
+    assert [type(each) for each in layout.places] == [LaunchPcWords] * 2
+    assert (layout.pair_words, layout.hashes) == (2 + 33, [])
+    assert layout.pairs.stripes * layout.pairs.words * layout.pairs.rows * 8 <= 1 << 20
+    assert isinstance(Layout([("t", estimated)]).places[0], PcWords)
 
 
 def test_bins_by_launch_are_recorded_like_traces() -> None:

@@ -22,6 +22,7 @@ from pasta.probes import Bitmap, Counter, Histogram, PerPC, TopK, maps_of, probe
 from pasta.probes.accumulators import Sums
 from pasta.probes.maps import counter
 from pasta.probes.placements import Placement
+from pasta.processors.sampling import Sampling
 from pasta.tool import Result, Tool, option
 
 SIZES = {0: 1000, 1: 64, 2: 1}
@@ -32,6 +33,7 @@ def bound(accumulator: Any) -> Any:
     accumulator.bind(
         lambda launches: (launches % np.uint64(KERNELS)).astype(np.uint32),
         lambda ids: np.asarray([SIZES[int(id)] for id in ids], np.uint64),
+        Sampling(),
     )
     return accumulator
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from pasta.capabilities import not_given
-from pasta.errors import ToolError
+from pasta.errors import RunError, ToolError
 from pasta.findings import Topic
 from pasta.report import timeline as module
 from pasta.report.exports import exports
@@ -73,6 +73,84 @@ def slices(found: Timeline, label: str) -> list[list[tuple[str, int, int]]]:
         for row in found.rows
         if row.label == label
     ]
+
+
+def scheduled(path: Path, blocks: list[dict[str, int]], *, clocked: bool) -> RunDirectory:
+    """Three launches of a kernel, 100 us apart, each 10 us after its call; the second is on device
+    1. `blocks`: rows of block_schedule."""
+    events = Events(step=1)
+    began = events.process.start_time
+    for number in range(3):
+        called = began + 100_000 * number
+        ordinal = events.launch("kernel", time=called, device=number % 2, stream=1)
+        if clocked:
+            start = called + 10_000
+            events.complete(ordinal, start, start + 50_000, device=number % 2, stream=1)
+    run = recorded(events, path)
+    columns = {name: [each[name] for each in blocks] for name in blocks[0]}
+    write_result(run.results, "block_schedule", Result("", {"resident": Table(columns)}))
+    return run
+
+
+def block(launch: int, sm: int, clock: int, duration: int, blocks: int = 1) -> dict[str, int]:
+    device = launch % 2
+    return {"launch": launch, "device": device, "sm": sm, "clock": clock, "duration": duration,
+            "blocks": blocks}  # fmt: skip
+
+
+#: On the clocks of two devices, one of which is much larger than the host's.
+BLOCKS = [
+    block(0, 0, 1 << 60, 2000), block(0, 0, (1 << 60) + 2000, 500, 3),
+    block(0, 10, (1 << 60) + 100, 2000), block(1, 0, 7, 1000), block(2, 0, (1 << 60) + 90_000, 1),
+    block(9, 0, 1 << 60, 1),  # a launch that was not recorded
+]  # fmt: skip
+
+
+def test_blocks_begin_with_their_kernels(tmp_path: Path) -> None:
+    found = timeline_of(scheduled(tmp_path / "run", BLOCKS, clocked=True))
+    rows = [(row.group, row.heading, row.label) for row in found.rows[-3:]]
+    assert rows == [
+        ("device 0", "multiprocessors", "multiprocessor 0"),
+        ("device 0", "multiprocessors", "multiprocessor 10"),
+        ("device 1", "multiprocessors", "multiprocessor 0"),
+    ]
+    first, other = slices(found, "multiprocessor 0")
+    assert first == [
+        ("kernel", 10_000, 12_000), ("kernel, 3 blocks", 12_000, 12_500),
+        ("kernel", 210_000, 210_001),
+    ]  # fmt: skip
+    assert other == [("kernel", 110_000, 111_000)]
+    assert slices(found, "multiprocessor 10") == [[("kernel", 10_100, 12_100)]]
+    assert {kind for kind, name in found.names if "blocks" in name} == {"block"}
+    assert found.work.busy == {"device 0": 100_000, "device 1": 50_000}
+
+
+def test_blocks_of_kernels_without_times_begin_after_the_calls(tmp_path: Path) -> None:
+    """By the clock of device 0, the third launch began 90 us after the first, which was called
+    100 us before it."""
+    found = timeline_of(scheduled(tmp_path / "run", BLOCKS, clocked=False))
+    first, other = slices(found, "multiprocessor 0")
+    assert [start for _, start, _ in first] == [110_000, 112_000, 200_000]
+    assert [start for _, start, _ in other] == [100_000]
+
+
+def test_of_too_many_slices_blocks_are_left_out_first(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    run = scheduled(tmp_path / "run", BLOCKS, clocked=True)
+    every = timeline_of(run)
+    monkeypatch.setattr(module, "MAX_SLICES", every.total - 2)
+    found = timeline_of(run)
+    kept = slices(found, "multiprocessor 0")
+    assert kept == [[("kernel", 10_000, 12_000)], [("kernel", 110_000, 111_000)]]
+    assert found.shortest == 1000 and len(found.start) == every.total - 2
+
+
+def test_damaged_table_of_blocks(tmp_path: Path) -> None:
+    run = scheduled(tmp_path / "run", BLOCKS, clocked=True)
+    write_result(run.results, "block_schedule", Result("", {"resident": Table({"launch": [1]})}))
+    with pytest.raises(RunError, match="resident"):
+        read_timeline(run)
 
 
 def test_slices_are_those_of_the_trace(run: RunDirectory, tmp_path: Path) -> None:

@@ -390,7 +390,7 @@ def test_every_tool_with_probes_reports_its_coverage(name: str) -> None:
 def test_findings_name_their_launches() -> None:
     options = {"hot_accesses": 1, "hot": 0.1}
     (finding,) = run_tool(find_tools("hotness")[0], windows(), options=options).findings
-    assert finding.evidence.endswith("; in the 4 of 40 launches that were probed")
+    assert finding.evidence.endswith("; from the 4 of 40 launches that were probed")
     assert finding.confidence == "low"
 
 
@@ -406,7 +406,8 @@ def test_working_sets_are_of_probed_launches() -> None:
     assert rows["touched (unique bytes)"]["min"] == 128
     launches = list(result.tables["launches"].rows())
     assert [row["working_set"] for row in launches] == [128, 256] * 2 + [None] * 36
-    assert result.summary.startswith("4 launches touch at most 256 B (often, launch 1)")
+    assert result.summary.startswith("4 probed launches touch at most 256 B (often, launch 1)")
+    assert "others may touch more" in result.summary
     series = result.figures["launches"].series
     assert np.isnan(series["touched (unique bytes)"][4:]).all()
     assert (np.asarray(series["live"]) == 4096).all()

@@ -18,8 +18,9 @@ BIN_STRIPES = 16
 #: Rows of the table of program counters, a power of two.
 _PC_ROWS = 1 << 14
 _MAX_HASHES, _MAX_PLANES, _MAX_TRACES = 4, 4, 15
-#: Copies of the words of pairs of an object and an instruction.
-_PAIR_STRIPES = 8
+#: Copies of the words of pairs of an object and an instruction, at most, and the bytes that they
+#: take in a launch: a batch has 64 launches.
+_PAIR_STRIPES, _PAIR_BYTES = 8, 1 << 20
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,10 @@ class Areas:
     @property
     def pairs(self) -> Hash:
         """The table of each launch by object and instruction; without words if no map needs it."""
-        return Hash(self.pair_rows, self.pair_words, _PAIR_STRIPES)
+        stripes, stripe = _PAIR_STRIPES, WORD * self.pair_rows * self.pair_words
+        while stripes > 1 and stripes * stripe > _PAIR_BYTES:
+            stripes //= 2
+        return Hash(self.pair_rows, self.pair_words, stripes)
 
     def take(self, area: str, words: int) -> int:
         """Reserve words of `slot`, `plain`, `object`, `pair`, `pc` or `bin`. Returns the offset."""

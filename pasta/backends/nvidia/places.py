@@ -23,6 +23,7 @@ from pasta.probes.placements import (
     PerGranule,
     PerKey,
     PerLaunch,
+    PerLaunchPc,
     PerObject,
     PerPair,
     PerPc,
@@ -298,41 +299,60 @@ class ObjectWords(Place[PerObject]):
             target.accumulator.accumulate(columns)
 
 
-class PairWords(Place[PerPair]):
-    """Words of each pair of an object and an instruction that a launch has, in its table."""
+class _PairTable(Place[P]):
+    """Words of rows in a launch's table of pairs of an object and an instruction."""
 
-    needs_object = finds_object = True
+    offset = 0
 
-    def allocate(self) -> None:
-        """Take words of a pair's row, in a table with at least twice as many rows as pairs."""
-        rows = 1 << (2 * self.request.pairs - 1).bit_length()
+    def _take(self, pairs: int) -> None:
+        """Take words of a row, in a table with at least twice as many rows as pairs."""
+        rows = 1 << (2 * pairs - 1).bit_length()
         self.areas.pair_rows = max(self.areas.pair_rows, rows)
-        self.offset = self.areas.take("pair", len(self.spec.fields))
+        self.offset = self.areas.take("pair", row_words(self.spec))
 
-    def body(self) -> list[str]:
-        """Add the sums to the row of the access's object and instruction."""
+    def _body(self, object: str, behind: str = "") -> list[str]:
+        """Add the sums to the row of an object's index and the instruction."""
         table = self.areas.pairs
         stripe = (table.rows + 1) * table.words * WORD
         at = (
             f"table + {table.rows * WORD + self.offset * WORD} + {table.words * WORD} * row "
-            f"+ {stripe} * (smid() & {table.stripes - 1})"
+            f"+ {stripe} * (smid() & {table.stripes - 1}){behind}"
         )
         return [
-            *_FOUND,
             "SUMS",
             _ADDS,
             "    table = load_u64(env[USER] + L_PAIRS)",
-            f"    row = pair_row(table, found, pc, {table.rows})",
+            f"    row = pair_row(table, {object}, pc, {table.rows})",
             f"    at = {at}",
             "    ADD",
         ]
 
     def _words(self, words: NDArray[Any]) -> NDArray[Any]:
-        return np.asarray(words[:, self.offset : self.offset + len(self.spec.fields)])
+        """Words of the map: by row, the map's other index, and field."""
+        own = words[:, self.offset : self.offset + row_words(self.spec)]
+        return np.asarray(own.reshape(len(words), -1, len(self.spec.fields)))
+
+    def lose_pairs(self, target: Target, words: NDArray[Any]) -> None:
+        """Report the amounts of the first field."""
+        target.drop(int(self._words(words)[:, :, 0].sum()))
+
+
+class PairWords(_PairTable[PerPair]):
+    """Words of each pair of an object and an instruction that a launch has, in its table."""
+
+    needs_object = finds_object = True
+
+    def allocate(self) -> None:
+        """Take words of a pair's row."""
+        self._take(self.request.pairs)
+
+    def body(self) -> list[str]:
+        """Add the sums to the row of the access's object and instruction."""
+        return [*_FOUND, *self._body("found")]
 
     def read_pairs(self, target: Target, rows: ObjectRows, pcs: NDArray[Any]) -> None:
         """Deliver counts by launch, object id and instruction."""
-        counts = self._words(rows.words)
+        counts = self._words(rows.words)[:, 0]
         some = counts.any(axis=1)
         if some.any():
             columns = {"launch": rows.ordinals[some]} if self.spec.per_launch else {}
@@ -341,9 +361,36 @@ class PairWords(Place[PerPair]):
                 columns[each] = counts[some, index]
             target.accumulator.accumulate(columns)
 
-    def lose_pairs(self, target: Target, words: NDArray[Any]) -> None:
-        """Report the amounts of the first field."""
-        target.drop(int(self._words(words)[:, 0].sum()))
+
+class LaunchPcWords(_PairTable[PerLaunchPc]):
+    """Words of each instruction that a launch executes, in its table of pairs: without object."""
+
+    def allocate(self) -> None:
+        """Take words of an instruction's row."""
+        self._take(self.request.pcs)
+
+    def body(self) -> list[str]:
+        """Add the sums to the row of the instruction."""
+        inner = _beside_pc(self.spec)
+        behind = "" if inner is None else f" + {WORD * len(self.spec.fields)} * key"
+        return [*_by_index(self.spec, inner), *self._body("0", behind)]
+
+    def read_pairs(self, target: Target, rows: ObjectRows, pcs: NDArray[Any]) -> None:
+        """Deliver counts by launch, instruction and the map's other index."""
+        counts, beside = self._words(rows.words), _beside_pc(self.spec)
+        row, inner = np.nonzero(counts.any(axis=2))
+        if len(row):
+            columns = {"launch": rows.ordinals[row], "pc": pcs[row]}
+            if beside is not None:
+                columns[beside] = inner.astype(np.uint64)
+            for index, each in enumerate(self.spec.fields):
+                columns[each] = counts[row, inner, index]
+            target.accumulator.accumulate(columns)
+
+
+def _beside_pc(spec: MapSpec) -> str | None:
+    """The map's index beside the program counter."""
+    return next((key for key in spec.keys if key != "pc"), None)
 
 
 class _HashWords(Place[P]):
@@ -396,13 +443,7 @@ class PcWords(_HashWords[PerPc]):
     """Words of each program counter, in one table for all maps."""
 
     def allocate(self) -> None:
-        """Take words of the program counter's row. Raises ToolError for counts by launch."""
-        if self.spec.per_launch:
-            raise ToolError(
-                f"tool {self.tool}: the map {self.spec.name} counts program counters by launch or"
-                " kernel, which does not run on the GPU",
-                remedy="leave launch and kernel out of its declaration",
-            )
+        """Take words of the program counter's row."""
         self.offset = self.areas.take("pc", row_words(self.spec))
 
     @property
@@ -410,14 +451,9 @@ class PcWords(_HashWords[PerPc]):
         """Index of the shared table: 0."""
         return 0
 
-    @property
-    def _inner(self) -> str | None:
-        """The map's index beside the program counter."""
-        return next((key for key in self.spec.keys if key != "pc"), None)
-
     def body(self) -> list[str]:
         """Add the sums to the row of the program counter."""
-        inner = self._inner
+        inner = _beside_pc(self.spec)
         behind = "" if inner is None else f" + {WORD * len(self.spec.fields)} * key"
         return self._body("pc", _by_index(self.spec, inner), behind)
 
@@ -428,8 +464,8 @@ class PcWords(_HashWords[PerPc]):
         if index == self.index:
             columns, dropped = self._counted(keys, words)
             columns["pc"], inner = columns.pop("key"), columns.pop("inner")
-            if self._inner is not None:
-                columns[self._inner] = inner
+            if (beside := _beside_pc(self.spec)) is not None:
+                columns[beside] = inner
             target.drop(dropped)
             target.accumulator.accumulate(columns)
 
@@ -711,6 +747,7 @@ class Records(Place[Recorded]):
 PLACES: dict[type[Placement], type[Place[Any]]] = {
     PerLaunch: LaunchWords,
     PerObject: ObjectWords,
+    PerLaunchPc: LaunchPcWords,
     PerPair: PairWords,
     PerPc: PcWords,
     PerKey: KeyWords,

@@ -63,15 +63,18 @@ class Map(Member, Generic[A]):
 
     def attach(self, tool: Owner) -> None:
         """Create the accumulator of a new instance. Raises ToolError."""
-        vars(tool).setdefault("_maps", {})[self.name] = self.accumulator(tool._options)
+        made = self.accumulator(tool._options, estimates=tool.estimates)
+        vars(tool).setdefault("_maps", {})[self.name] = made
 
     def spec(self, options: Mapping[str, Any]) -> MapSpec:
         """The map with these values of the tool's options. Raises ToolError."""
         raise NotImplementedError
 
-    def accumulator(self, options: Mapping[str, Any]) -> A:
-        """An accumulator of the map for a tool instance. Raises ToolError."""
-        found: A = self.storage(self.spec(options))
+    def accumulator(self, options: Mapping[str, Any], *, estimates: bool = False) -> A:
+        """An accumulator of the map for a tool instance, which `estimates` where it can. Raises
+        ToolError."""
+        spec = self.spec(options)
+        found: A = self.storage(spec.for_estimates() if estimates else spec)
         return found
 
     def _spec(self, kind: type[S], **more: Any) -> S:
@@ -144,7 +147,7 @@ def amounts(fields: tuple[str, ...]) -> tuple[Parameter, ...]:
 def checked_fields(owner: Map[Any], fields: tuple[str, ...] | str) -> tuple[str, ...]:
     """Names of fields as a tuple. Raises ProbeError."""
     fields = (fields,) if isinstance(fields, str) else tuple(fields)
-    reserved = {*IMPLICIT, *KEYS, "index", "bin", "window", "amount"}
+    reserved = {*IMPLICIT, *KEYS, "index", "bin", "window", "amount", "shape"}
     for name in fields:
         if not isinstance(name, str) or not name.isidentifier() or "__" in name:
             raise owner._wrong(f"field {name!r}", "give an identifier")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from pasta.probes.accumulators import Accumulator
@@ -19,7 +19,14 @@ from pasta.probes.maps.base import (
     amounts,
     checked_fields,
 )
-from pasta.probes.placements import PerLaunch, PerObject, PerPair, PerPc, Placement
+from pasta.probes.placements import (
+    PerLaunch,
+    PerLaunchPc,
+    PerObject,
+    PerPair,
+    PerPc,
+    Placement,
+)
 from pasta.probes.specs import MapSpec, Method, Parameter
 
 if TYPE_CHECKING:
@@ -35,19 +42,26 @@ _SLACK = 1 << 20
 
 @dataclass(frozen=True, kw_only=True)
 class CounterSpec(MapSpec):
-    """A counter for one tool instance. By object and instruction: `pairs` of both in a launch on a
-    device, `capacity` rows."""
+    """A counter for one tool instance. By instruction: `pairs` of an object and an instruction, or
+    instructions, in a launch on a device; with the object: `capacity` rows."""
 
     pairs: int = 0
     capacity: int = 0
 
+    def for_estimates(self) -> CounterSpec:
+        """The same map, estimated unless it counts by launch."""
+        if "launch" in self.by:
+            return self
+        return replace(self, per_launch=True, estimated=True)
+
     @property
     def placement(self) -> Placement:
         """Placement of the counts on a device."""
-        if self.pairs:
+        if {"object", "pc"} <= set(self.keys):
             return PerPair(self.pairs)
         if "pc" in self.keys:
-            return PerPc()
+            by_launch = self.sampled or any(part in IMPLICIT for part in self.by)
+            return PerLaunchPc(self.pairs) if by_launch else PerPc()
         if self.keys == ("object",):
             return PerObject()
         return PerLaunch(contended=self.keys != ("block",))
@@ -88,10 +102,10 @@ class PairAccumulator(Accumulator):
         field = "" if len(self.spec.fields) == 1 else f" ({self.spec.fields[0]})"
         return [f"{self.other:,} of {self.spec.name}{field} had no room"]
 
-    def rows(self) -> NDArray[Any]:
-        """The columns of `by`, and the fields (uint64), without keys beyond the capacity."""
+    def _stored(self) -> NDArray[Any]:
+        """The rows without keys beyond the capacity."""
         self._trim()
-        return super().rows()
+        return super()._stored()
 
 
 class Counter(Map[Accumulator]):
@@ -101,7 +115,7 @@ class Counter(Map[Accumulator]):
     "block", "sm" and an int N (an index below N); "pc" goes together with N or "object". Keys that
     the call gives are in the order of `by`. Of blocks, the last of `blocks` rows collects the rest.
     By object and pc, a GPU counts `pairs` of both in each launch, and `capacity` rows are kept;
-    what exceeds them is reported.
+    what exceeds them is reported. So does it with instructions, by pc and launch.
     """
 
     def __init__(
@@ -138,22 +152,23 @@ class Counter(Map[Accumulator]):
 
     def spec(self, options: Mapping[str, Any]) -> CounterSpec:
         """The map with the values of a tool's options. Raises ToolError."""
-        sizes = {
+        indices = {
             "block": self._value(self.blocks, options, high=MAX_INDEX),
             "sm": MULTIPROCESSORS,
             "index": self._value(self.index, options),
         }
-        limits = {key: sizes[key] for key in self.keys if key in sizes}
+        limits = {key: indices[key] for key in self.keys if key in indices}
         implicit = any(part in IMPLICIT for part in self.by)
-        paired = {}
+        sizes = {}
+        if "pc" in self.keys:
+            sizes["pairs"] = self._value(self.pairs, options, high=MAX_PAIRS)
         if self._paired:
-            paired["pairs"] = self._value(self.pairs, options, high=MAX_PAIRS)
-            paired["capacity"] = self._value(self.capacity, options)
+            sizes["capacity"] = self._value(self.capacity, options)
         return self._spec(
             CounterSpec,
             keys=self.keys,
             fields=self.fields,
             per_launch=implicit,
             limits=limits,
-            **paired,
+            **sizes,
         )

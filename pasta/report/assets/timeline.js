@@ -12,9 +12,10 @@ const timelineWith = ({ make, colour, formatted, grouped, shortened, TableView, 
   const FONT = "11px system-ui, sans-serif";
   const KINDS = {
     range: "range", operator: "operator", call: "call", wait: "wait", kernel: "kernel", copy: "copy",
-    set: "set", sample: "sampled call", mark: "event",
+    set: "set", block: "blocks of a kernel", sample: "sampled call", mark: "event",
   };
   const LINKED = new Set(["kernel", "operator", "range"]); // kinds whose names lead here
+  const BLOCKS = /, ([\d,]+) blocks$/; // of a name: blocks.py
   const STEPS = [[1e9, "s"], [1e6, "ms"], [1e3, "us"], [1, "ns"]];
 
   /** The first index from `low` to `high` whose value is above `limit`. */
@@ -82,8 +83,8 @@ const timelineWith = ({ make, colour, formatted, grouped, shortened, TableView, 
           bin += count;
           return level;
         });
-        const { group, label, depth } = line;
-        return { group, label, depth, first, last: at, levels, found: null, remote: Boolean(line.remote), tile: null };
+        const { group, heading, label, depth } = line;
+        return { group, heading, label, depth, first, last: at, levels, found: null, remote: Boolean(line.remote), tile: null };
       });
       this.own = block.rows; // slices of the page itself; those of a tile follow
       this.tile = null; // the interval of which tiles are here
@@ -176,8 +177,8 @@ const timelineWith = ({ make, colour, formatted, grouped, shortened, TableView, 
       this.items = [];
       let y = AXIS;
       let before = null;
-      for (const line of this.data.lines) {
-        const text = line.group === "host" ? line.label : `${line.group}: ${line.label}`;
+      const draw = (line) => {
+        const text = line.group === "host" ? line.heading : `${line.group}: ${line.heading}`;
         if (text !== before) {
           this.items.push({ head: text, y, height: HEAD });
           y += HEAD;
@@ -185,11 +186,14 @@ const timelineWith = ({ make, colour, formatted, grouped, shortened, TableView, 
         }
         this.items.push({ line, y, height: LINE });
         y += LINE;
-      }
+      };
+      const isMany = (line) => line.heading !== line.label; // below everything else
+      this.data.lines.filter((line) => !isMany(line)).forEach(draw);
       for (const counter of this.data.counters) {
         this.items.push({ head: counter.label, counter, y, height: HEAD }, { counter, y: y + HEAD, height: COUNTER });
         y += HEAD + COUNTER;
       }
+      this.data.lines.filter(isMany).forEach(draw);
       this.tall = y + 4;
     }
 
@@ -280,12 +284,13 @@ const timelineWith = ({ make, colour, formatted, grouped, shortened, TableView, 
       this.paper = of(this.ink.paper);
       const light = (low, high, hash) => (dark ? low - 12 : low) + (hash % (high - low));
       const chosen = (code) => {
-        const hash = hashed(names[code]);
+        const hash = hashed(kinds[code] === "block" ? names[code].replace(BLOCKS, "") : names[code]);
         if (colours[code] >= 0) return of(colour(`--s${colours[code]}`));
         switch (kinds[code]) {
           case "operator": return of(`hsl(${190 + (hash % 60)} ${dark ? 35 : 48}% ${light(50, 68, hash >>> 8)}%)`);
           case "range": return of(`hsl(${35 + (hash % 20)} ${dark ? 50 : 70}% ${light(50, 66, hash >>> 8)}%)`);
           case "wait": return of(`hsl(5 ${dark ? 40 : 55}% ${light(56, 64, hash >>> 8)}%)`);
+          case "block":
           case "kernel": return of(`hsl(${265 + (hash % 50)} ${dark ? 18 : 24}% ${light(52, 68, hash >>> 8)}%)`);
           case "copy":
           case "set": return of(`hsl(${150 + (hash % 25)} ${dark ? 30 : 40}% ${light(45, 55, hash >>> 8)}%)`);
@@ -404,8 +409,19 @@ const timelineWith = ({ make, colour, formatted, grouped, shortened, TableView, 
       pen.fillStyle = this.ink.quiet;
       for (const item of seen)
         if (item.head) pen.fillText(this.headOf(item), 4, item.y - top + HEAD / 2 + 1, this.wide - 8);
+        else if (item.line?.heading !== item.line?.label) this.drawNumber(item, item.y - top);
       this.drawMarked(top);
       this.drawAxis();
+    }
+
+    /** The number of a track that has no heading of its own, at the left edge. */
+    drawNumber({ line }, y) {
+      const { pen } = this;
+      const text = line.label.split(" ").at(-1);
+      pen.fillStyle = this.ink.paper;
+      pen.fillRect(0, y + 1, 7 * text.length + 6, LINE - 2);
+      pen.fillStyle = this.ink.quiet;
+      pen.fillText(text, 3, y + LINE / 2 + 0.5);
     }
 
     headOf({ head, counter }) {
@@ -566,7 +582,10 @@ const timelineWith = ({ make, colour, formatted, grouped, shortened, TableView, 
       for (const [code, x, wide, y] of this.labels) {
         if (y < AXIS + 4) continue;
         pen.fillStyle = this.wanted && !this.wanted[code] ? this.ink.quiet : this.bright[code] ? "#14171c" : "#ffffff";
-        pen.fillText(this.fitting(code, Math.floor((wide - 5) / 6.2)), x + 3, y);
+        let text = this.fitting(code, Math.floor((wide - 5) / 6.2));
+        // many have one name: it is no use in part
+        if (text.endsWith("…") && this.data.kinds[code] === "block") text = BLOCKS.exec(this.data.names[code])?.[1] ?? "";
+        pen.fillText(text, x + 3, y);
       }
     }
 

@@ -51,6 +51,7 @@ static void (*destroy_stream)(uint64_t);
 static void (*submit)(uint64_t, void (*)(void *), void *);
 static uint64_t slot_words, object_words, bin_words, hash_rows, hash_words, hash_stripes,
     pair_rows, pair_words, pair_stripes;
+static uint32_t hashes;
 
 static void *required(void *found, const char *what) {
     if (!found) {
@@ -72,7 +73,7 @@ static void read_plan(void) {
         sscanf(line, "pair_rows %lu", &pair_rows);
         sscanf(line, "pair_words %lu", &pair_words);
         sscanf(line, "pair_stripes %lu", &pair_stripes);
-        sscanf(line, "hash %lu %lu %lu", &hash_rows, &hash_words, &hash_stripes);
+        hashes += sscanf(line, "hash %lu %lu %lu", &hash_rows, &hash_words, &hash_stripes) == 3;
     }
     fclose(file);
     free(path);
@@ -143,19 +144,19 @@ static void count_pc(uint64_t table, uint64_t pc, uint64_t count, uint32_t sm) {
     words[row * hash_words] += count;
 }
 
-static void count_pair(const pasta_probe_launch *l, const pasta_object_range *found, uint64_t pc, uint64_t count, uint32_t sm) {
-    uint64_t object = found ? (uint64_t)(found - (const pasta_object_range *)at(l->ranges)) + 1 : 0;
+static void count_pair(const pasta_probe_launch *l, uint64_t object, uint64_t pc, uint64_t word, uint64_t count, uint32_t sm) {
     uint64_t key = 1 + (pc >> 4 | object << (PASTA_PROBE_PC_BITS - 4)), *keys = at(l->pairs), row = key * 7 & (pair_rows - 1);
     for (uint32_t tries = 0; keys[row] && keys[row] != key; tries++) {
         row = tries < 64 ? (row + 1) & (pair_rows - 1) : pair_rows;
         if (row == pair_rows) break;
     }
     if (row < pair_rows) keys[row] = key;
-    keys[pair_rows + (sm & (pair_stripes - 1)) * (pair_rows + 1) * pair_words + row * pair_words] += count;
+    keys[pair_rows + (sm & (pair_stripes - 1)) * (pair_rows + 1) * pair_words + row * pair_words + word] += count;
 }
 
 /* Places of the tool's maps: words 0 and 1 of the slot, 2 and 3 for what has no bin, word 0 of an
- * object's row, of a bin, and of a program counter's row. */
+ * object's row, of a bin, of a program counter's row, and of a pair's; program counters by launch are pairs
+ * without an object, with word 1. */
 static void access_memory(const pasta_probe_launch *l, uint64_t address, uint64_t count, uint64_t pc) {
     uint32_t sm = (uint32_t)(address * UINT64_C(0x9e3779b97f4a7c15) >> 32) % MULTIPROCESSORS;
     const pasta_object_range *found = find(l, address);
@@ -167,8 +168,10 @@ static void access_memory(const pasta_probe_launch *l, uint64_t address, uint64_
         at(l->bins + (sm & 15) * l->bin_stripe)[bin_words * (found->bins + ((address - found->start) >> found->bin_shift))] += count;
     else
         stripe[found ? 3 : 2] += count;
-    if (l->hash[0]) count_pc(l->hash[0], pc, count, sm);
-    if (pair_words) count_pair(l, found, pc, count, sm);
+    if (hashes) count_pc(l->hash[0], pc, count, sm);
+    if (!pair_words) return;
+    count_pair(l, found ? (uint64_t)(found - (const pasta_object_range *)at(l->ranges)) + 1 : 0, pc, 0, count, sm);
+    if (!hashes) count_pair(l, 0, pc, 1, count, sm);
 }
 
 typedef struct kernel {

@@ -31,7 +31,9 @@ ABSENT_U64 = (1 << 64) - 1
 #: Sorts of slices that do not nest in their own sort.
 _CALLS = ("launch", "graph")
 #: Kinds of the categories that torch.profiler has; slices of any other category are marks.
-Kind = Literal["range", "operator", "call", "wait", "kernel", "copy", "set", "sample", "mark"]
+Kind = Literal[
+    "range", "operator", "call", "wait", "kernel", "copy", "set", "block", "sample", "mark"
+]
 CATEGORIES: dict[str, Kind] = {
     "cpu_op": "operator",
     "user_annotation": "range",
@@ -39,6 +41,7 @@ CATEGORIES: dict[str, Kind] = {
     "kernel": "kernel",
     "gpu_memcpy": "copy",
     "gpu_memset": "set",
+    "block": "block",
     "host_sample": "sample",
 }
 #: Calls into the runtime, as torch.profiler names them for any vendor.
