@@ -188,11 +188,10 @@ class Attachment:
     def _begin(self, undo: ExitStack) -> None:
         about = self._open()
         preloaded = about["preloaded"]
-        there = {each.module for each in FRAMEWORKS.known()}.intersection(about["modules"])
         followed = [
             each
             for each in FRAMEWORKS.known()
-            if each.module in there and each.is_followed(self.config)
+            if each.module in about["modules"] and each.is_followed(self.config)
         ]
         if not self.config.tools:
             self.config.tools.extend(_usual_tools(self.program, followed, preloaded=preloaded))
@@ -282,8 +281,11 @@ class Attachment:
             try:
                 self._ends = self._connection.ask("end", {})["position"]
                 ended = Ended("detached")
-            except RunError:  # the program has ended
+            except RunError as error:
                 self._ends = self._block.ring.tail
+                if self.program.identity.lives():
+                    self.say(str(error))
+                    ended = Ended("detached")
         return RunDirectory(self._block.finish(self._ends, ended))
 
     def _release_session(self) -> None:
@@ -336,9 +338,8 @@ def _usual_tools(
             return each.usual_tools
     if preloaded:
         return ("kernel_freq",)
-    titles = " or ".join(each.title for each in FRAMEWORKS.known() if each.usual_tools)
     raise RunError(
-        f"{program} has not imported {titles}, so only its annotations can be followed",
+        f"{program} has not imported {_titles()}, so only its annotations can be followed",
         remedy=f"-t event_trace; for events of GPUs, {PRELOAD}",
     )
 
@@ -347,11 +348,14 @@ def _check_frameworks(program: Program, tools: list[Tool], followed: list[Framew
     """Raises RunError if a tool needs a framework that the program has not imported."""
     needing = [tool.name for tool in tools if "operators" in tool.needed()]
     if needing and not followed:
-        title = FRAMEWORKS.known()[0].title
         raise RunError(
-            f"tool {needing[0]} needs {title}, which {program} has not imported",
+            f"tool {needing[0]} needs {_titles()}, which {program} has not imported",
             remedy="attach when it has, or leave out the tool",
         )
+
+
+def _titles() -> str:
+    return " or ".join(each.title for each in FRAMEWORKS.known())
 
 
 # ---- one pasta attach at a time ------------------------------------------------------------------

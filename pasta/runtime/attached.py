@@ -283,17 +283,19 @@ class _Attached:
     def serve(self) -> None:
         """Answers requests until `pasta attach` closes the connection."""
         answers = {name: getattr(self, name) for name in ("open", "prepare", "begin", "end")}
-        with self.connection, self.connection.makefile("rb") as requests:
-            for line in requests:
-                ((name, request),) = json.loads(line).items()
-                try:
-                    self.send(answers[name](request))
-                except Exception as error:
-                    is_expected = isinstance(error, Refused)
-                    self.send({"problem": str(error) if is_expected else repr(error)})
-        if self.undo:  # pasta attach was killed
-            self.end({})
-            self.library.forget()
+        try:
+            with self.connection, self.connection.makefile("rb") as requests:
+                for line in requests:
+                    ((name, request),) = json.loads(line).items()
+                    try:
+                        self.send(answers[name](request))
+                    except Exception as error:
+                        is_expected = isinstance(error, Refused)
+                        self.send({"problem": str(error) if is_expected else repr(error)})
+        finally:
+            if self.undo:  # pasta attach was killed
+                self.end({})
+                self.library.forget()
 
 
 def main(directory: str) -> None:

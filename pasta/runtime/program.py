@@ -16,6 +16,8 @@ from pasta.runtime.processes import ProcessIdentity
 #: The oldest Python that runs PASTA's side in the program.
 _OLDEST_MINOR = 8
 _CAP_SYS_PTRACE = 19
+#: Mode, and number of filters, which are more than this process's in a restricted program.
+_SECCOMP = ("Seccomp", "Seccomp_filters")
 _YAMA = "sys/kernel/yama/ptrace_scope"
 #: A function that every CPython has.
 _CPYTHON = b"\0Py_AddPendingCall\0"
@@ -139,7 +141,7 @@ def _check_access(pid: int, status: Mapping[str, str], proc: Path) -> None:
             remedy="run pasta attach inside, with the pid that the process has there:"
             " docker exec, kubectl exec",
         )
-    if int(status.get("Seccomp_filters", 0)) > int(own.get("Seccomp_filters", 0)):
+    if any(int(status.get(key, 0)) > int(own.get(key, 0)) for key in _SECCOMP):
         raise RunError(
             f"process {pid} has restricted its system calls (seccomp), and PASTA's could end it",
             remedy="start the program with pasta-preload",

@@ -273,6 +273,41 @@ def test_blocks_of_the_program(start, tmp_path: Path) -> None:
     assert program.end() == (0, "", "")
 
 
+LAUNCHES = """
+import os, time
+print(os.getpid(), flush=True)
+launch(3)
+while not os.path.exists("stop"):
+    launch(1)
+    time.sleep(0.01)
+"""
+
+
+@needs_debugger
+def test_program_under_pasta_preload(python_program, tmp_path: Path) -> None:
+    """Its launches are seen while attached."""
+    off = ("--profile-from-start=off", "-q", "-o", "whole")
+    with subprocess.Popen(
+        [*cli("pasta-preload"), *off, "--", sys.executable, python_program(LAUNCHES)],
+        stdout=subprocess.PIPE, text=True, env=base_environment(), cwd=tmp_path,
+    ) as launcher:  # fmt: skip
+        assert launcher.stdout is not None
+        attach = [*cli("pasta"), "attach", launcher.stdout.readline().strip(), "-o", "run"]
+        try:
+            done = subprocess.run(
+                [*attach, "--duration", "500ms"], capture_output=True, text=True, timeout=TIMEOUT,
+                env=base_environment(), cwd=tmp_path,
+            )  # fmt: skip
+        finally:
+            (tmp_path / "stop").touch()
+        assert launcher.wait(TIMEOUT) == 0
+    assert done.returncode == 0, done.stderr
+    run, whole = RunDirectory(tmp_path / "run"), RunDirectory(tmp_path / "whole")
+    assert run.launches == whole.launches > 3
+    assert len(run.manifest["warnings"]) == 1
+    assert run.manifest["tools"] == ["kernel_freq"]
+
+
 @needs_debugger
 def test_interrupt_while_waiting(start) -> None:
     """For a main thread in a call of C: nothing happens when it returns."""
@@ -301,8 +336,8 @@ def test_other_pythons_without_pasta(start, busy: bool) -> None:
 
 
 REFUSED = {
-    "operators": "tool operators needs PyTorch, which process {pid} has not imported: attach when"
-    " it has, or leave out the tool",
+    "operators": "tool operators needs PyTorch or JAX, which process {pid} has not imported: attach"
+    " when it has, or leave out the tool",
     "kernel_freq": "tool kernel_freq needs events of a GPU: start the program with pasta-preload",
     "hotness": "tool hotness has probes, which are made before the program starts",
     "": "process {pid} has not imported PyTorch or JAX, so only its annotations can be followed: -t"
