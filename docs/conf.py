@@ -79,7 +79,7 @@ NAVIGATION = {
     ],
     "tools/index": [f"tools/{name}" for name in built_in_names()],
     "guide": [
-        "concepts", "command-line", "settings", "runs", "python-api", "pytorch", "jax",
+        "concepts", "command-line", "settings", "runs", "python-api", "attach", "pytorch", "jax",
         "annotations", "call-paths", "windows", "batch", "ci", "limits", "third-party",
         "performance", "security", "troubleshooting", "backends", "nvidia", "amd",
         "reference-accelerator",

@@ -19,18 +19,21 @@ from typing import TYPE_CHECKING
 
 from pasta.api.runs import Run
 from pasta.config import Config
-from pasta.errors import ConfigError, RunError, ToolError
+from pasta.errors import ConfigError, RunError
 from pasta.frameworks import FRAMEWORKS
 from pasta.frameworks.base import Framework, Wanted
+from pasta.runtime.block_tools import (
+    PRELOAD,
+    check_settings,
+    load_block_tools,
+    refuse_tools_of_gpus,
+)
 
 if TYPE_CHECKING:
     from pasta.tool import Tool
 
 #: Default tools if no framework is installed.
 _USUAL_TOOLS = ("kernel_freq",)
-#: Handlers that get events from frameworks and annotations alone.
-_WITHOUT_PRELOAD = {"on_operators", "on_tensors", "on_ranges", "on_batch"}
-_PRELOAD = "start the program with pasta-preload"
 _NOT_ENDED = "the profiled block has not ended"
 
 _TEMPORARY = ""
@@ -59,7 +62,7 @@ class profile:
         tool_path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] = (),
     ) -> None:
         self._config = _configured(tools, _listed(config), settings or {}, out, _listed(tool_path))
-        self._tools = _loaded(self._config)
+        self._tools = load_block_tools(self._config)
         self._undo: ExitStack | None = None
 
     def __enter__(self) -> Run:
@@ -85,8 +88,12 @@ class profile:
         followed = _followed(self._tools, self._config)
         self._host = host = this_process()
         if not host.preloaded:
-            _refuse_tools_of_gpus(self._tools)
+            refuse_tools_of_gpus(self._tools)
         ring = host.ring()
+        if host.library.is_read():
+            raise RunError(
+                "pasta attach profiles this process", remedy=f"pasta attach --detach {host.pid}"
+            )
         reader = host.started_reader(ring)
         wanted = Wanted.by(self._tools)
         library = 0 if host.preloaded else host.library.framework
@@ -198,12 +205,7 @@ def _configured(
     if out is not None:
         config.out = os.fspath(out)
     usual = Config(out=_TEMPORARY, events=False)
-    for setting in config.unlike(usual):
-        if not setting.per_block:
-            raise ConfigError(
-                f"pasta.profile: {setting.key} applies to the whole program, not to a block",
-                remedy=f"pasta-preload --set {setting.key}=…",
-            )
+    check_settings(config, usual, "pasta.profile")
     if not config.tools:
         there = (each.usual_tools for each in FRAMEWORKS.known() if each.is_installed())
         config.tools.extend(next(there, _USUAL_TOOLS))
@@ -222,26 +224,6 @@ def _check_place(config: Config) -> None:
         raise ConfigError(
             error.message, remedy='name another one in out=, or set {"run.force": True}'
         ) from None
-
-
-def _loaded(config: Config) -> list[Tool]:
-    from pasta.plugins import load_tools
-
-    tools = load_tools(config.tools, config.tool_options, config.tool_paths, config.origins)
-    for tool in tools:
-        if "probes" in tool.needed():
-            raise ToolError(
-                f"tool {tool.name} has probes, which are made before the program starts",
-                remedy=f"pasta-preload -t {tool.name} --profile-from-start=off, and pasta.start()",
-            )
-    config.events = config.events or any("recording" in tool.needed() for tool in tools)
-    return tools
-
-
-def _refuse_tools_of_gpus(tools: Sequence[Tool]) -> None:
-    for tool in tools:
-        if not _WITHOUT_PRELOAD.intersection(tool.handlers()) and "operators" not in tool.needed():
-            raise ToolError(f"tool {tool.name} needs events of a GPU", remedy=_PRELOAD)
 
 
 def _listed(given: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> list[str]:
@@ -270,7 +252,7 @@ def _warn_of_gpus() -> None:
     modules = [(each, sys.modules.get(each.module)) for each in FRAMEWORKS.known()]
     if not _warned and any(each.uses_accelerator(module) for each, module in modules if module):
         _warned.append(True)
-        _warn(f"kernels and copies of GPUs are not followed: {_PRELOAD}")
+        _warn(f"kernels and copies of GPUs are not followed: {PRELOAD}")
 
 
 # ---- the process -------------------------------------------------------------------------------

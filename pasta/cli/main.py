@@ -13,6 +13,7 @@ from pasta.version import VERSION
 
 #: Verb -> module in pasta.cli, and its description.
 VERBS: dict[str, tuple[str, str]] = {
+    "attach": ("attach", "profile a Python program that runs already"),
     "report": ("report", "print the report of a run directory, or of the ranks of a job"),
     "replay": ("replay", "run tools on the events of a run directory"),
     "analyze": ("analyze", "run tools on the events of all runs of a root, in parallel"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Sequence
 from typing import Any
 
 from pasta.config import Config
@@ -15,12 +16,13 @@ _DEFAULT_TOOL = "kernel_freq"
 _FILTERS = "filter"
 
 
-def add_selection(parser: argparse.ArgumentParser) -> None:
-    """Adds the options that select tools, presets, settings and filters."""
+def add_selection(parser: argparse.ArgumentParser, usual: str = _DEFAULT_TOOL) -> None:
+    """Adds the options that select tools, presets, settings and filters; `usual` names the default
+    tools."""
     # fmt: off
     add = parser.add_argument
     add("-t", "--tool", action="append", default=[], metavar="TOOL",
-        help="tools by name, or files: copies,./mine.py (repeatable; default: kernel_freq)")
+        help=f"tools by name, or files: copies,./mine.py (repeatable; default: {usual})")
     add("-c", "--config", action="append", default=[], metavar="PRESET|FILE",
         help="presets by name, or TOML files (repeatable; later ones win)")
     add("--set", action="append", default=[], metavar="KEY=VALUE", dest="assignments",
@@ -72,14 +74,15 @@ def names(given: list[str], option: str) -> list[str]:
     return found
 
 
-def selected(arguments: argparse.Namespace) -> Config:
-    """The configuration that the options select. Raises PastaError."""
+def selected(arguments: argparse.Namespace, usual: Sequence[str] = (_DEFAULT_TOOL,)) -> Config:
+    """The configuration that the options select; `usual`: the tools if they select none. Raises
+    PastaError."""
     config = Config()
     for source in names(arguments.config, "-c"):
         config.load(source)
     config.add_tools(names(arguments.tool, "-t"), arguments.tool_path)
     if not config.tools:
-        config.tools.append(_DEFAULT_TOOL)
+        config.tools.extend(usual)
     for assignment in arguments.assignments:
         config.set_text(assignment)
     set_options(config, arguments, filters=True)

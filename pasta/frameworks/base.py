@@ -6,9 +6,9 @@ environment are, and runs the file `hooks` there with two globals: `settings`, t
 `hook_settings`, and `__file__`. The hooks import nothing of PASTA; what they call is in
 shim/include/pasta_framework.h.
 
-`pasta.profile` runs the file too, with "block" in the settings: it then does nothing before a call
-of its function `prepare_block(module, library)`. This returns a function that begins the block,
-which returns one that ends it, and a text about parts that are not followed.
+`pasta.profile` and `pasta attach` run the file too, with "block" in the settings: it then does
+nothing before a call of its function `prepare_block(module, library)`. This returns a function that
+begins the block, which returns one that ends it, and a text about parts that are not followed.
 """
 
 from __future__ import annotations
@@ -109,6 +109,10 @@ class Framework(Extension):
                 remedy=self.install,
             ) from None
 
+    def block_settings(self, config: Sections, wanted: Wanted) -> str:
+        """Settings of the hooks for a block, as JSON."""
+        return json.dumps({**self.hook_settings(config, wanted), "block": True, "quiet": False})
+
     def prepare_block(
         self, module: ModuleType, config: Sections, wanted: Wanted, library: int
     ) -> BeginBlock:
@@ -117,11 +121,10 @@ class Framework(Extension):
         `library`: address of libpasta's function `pasta_framework_api`; 0 if the program was
         started with libpasta. Raises RunError.
         """
-        settings = {**self.hook_settings(config, wanted), "block": True, "quiet": False}
         spec = importlib.util.spec_from_file_location("_pasta_hooks", self.hooks)
         assert spec is not None and spec.loader is not None
         hooks: Any = importlib.util.module_from_spec(spec)
-        hooks.settings = json.dumps(settings)
+        hooks.settings = self.block_settings(config, wanted)
         spec.loader.exec_module(hooks)
         hooks._say = lambda text: print(f"pasta: {text}", file=sys.stderr)
         try:

@@ -58,6 +58,7 @@ class Library:
 
         self.process = process
         self.ring = function("ring", ctypes.c_char_p)
+        self.is_read = function("is_read", ctypes.c_int)
         self.begin = function(
             "begin", ctypes.c_uint64, *map(ctypes.POINTER, (ctypes.c_int, ctypes.c_uint32))
         )

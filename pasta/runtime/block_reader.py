@@ -43,6 +43,7 @@ _IDLE_SECONDS = 1.0
 #: Time for threads to finish records that they began before the end of the block.
 _UNFINISHED_SECONDS = 2.0
 _ENDING_SECONDS = 10.0
+_ENDED = Ended("block")
 
 
 class BlockCollector(Collector):
@@ -92,7 +93,7 @@ class BlockCollector(Collector):
     def _feed(self, pipeline: Any, batch: Batch) -> None:
         self._process(pipeline, batch)
 
-    def finish(self, end: int) -> Path:
+    def finish(self, end: int, ended: Ended = _ENDED) -> Path:
         """Writes the run of a block that ended at position `end`; its directory."""
         until = time.monotonic() + _UNFINISHED_SECONDS
         self._take(end)
@@ -101,7 +102,7 @@ class BlockCollector(Collector):
             self._take(end)
         self._take(end, final=True)
         self._flush()
-        run = self.write(self.pipeline, Ended("block"))
+        run = self.write(self.pipeline, ended)
         if self.request.place is not None:
             suffix = f"{self.ring.pid}-{self.request.position}"
             run = run.move_to(Path(self.request.place), force=self.config.force, suffix=suffix)

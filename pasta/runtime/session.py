@@ -50,8 +50,8 @@ _TABLE = "processes"
 class Ended(NamedTuple):
     """How a process ended, as its launcher saw it."""
 
-    #: "exit", "signal", "exec", "gone" (not a child of the launcher: status unknown), or "block":
-    #: only a block was profiled, and the process continues.
+    #: "exit", "signal", "exec", "gone" (not a child of the launcher: status unknown), or, if the
+    #: process continues, "block" (only a block was profiled) or "detached" (by pasta attach).
     how: str
     status: int | None = None  # exit status or signal number
 
@@ -62,6 +62,8 @@ class Ended(NamedTuple):
             return f"ended by {signal.Signals(self.status).name}"
         if self.how == "block":
             return "a block of the program"
+        if self.how == "detached":
+            return "detached, the program continued"
         if self.how == "exit":
             return f"exited with {self.status}"
         return "replaced itself (exec)" if self.how == "exec" else "ended"
@@ -300,7 +302,7 @@ def write_ended(ring: Path, ended: Ended) -> None:
 
 
 #: Values of `Ended.how`; a ring stores the index plus 1.
-_HOW = ("exit", "signal", "exec", "gone", "block")
+_HOW = ("exit", "signal", "exec", "gone", "block", "detached")
 
 
 def mark_ended(ring: Ring, ended: Ended) -> None:

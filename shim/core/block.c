@@ -1,10 +1,16 @@
-/* Profiled blocks of the program (pasta.profile): a second reader next to the ring's consumer reads the
+/* Profiled blocks of the program (pasta.profile, pasta attach): a second reader next to the ring's consumer reads the
  * events of a block, and the ring keeps the events that it has not read. */
 #define _GNU_SOURCE
 #include "internal.h"
 
 /* Path of this process's ring, which it opens; NULL in a process that is not profiled. */
 PASTA_EXPORT const char *pasta_block_ring(void) { return pasta_open() ? pasta_ring_path() : NULL; }
+
+/* Whether a block is read: the next one would take its place. */
+PASTA_EXPORT int pasta_block_is_read(void) {
+    pasta_ring *r = pasta_same_process() ? pasta_ring_mine() : NULL;
+    return r && __atomic_load_n(&r->reader, __ATOMIC_ACQUIRE) != 0;
+}
 
 /* Starts profiling; returns the position at which the block's events begin.  The ring keeps earlier
  * events too.  `was_on`: the state that pasta_block_end restores; `number`: of the block, which its

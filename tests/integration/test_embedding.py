@@ -3,7 +3,6 @@ interpreter, or in a collector; the program does not notice."""
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import subprocess
@@ -14,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.support.preload import EMBED_NOW, base_environment, wait_until
+from tests.support.pythons import other_pythons
 
 #: Runs until a consumer has started; 340 launches. With an argument it exits before.
 LIVES = """
@@ -337,25 +337,6 @@ def test_interpreter_options_of_the_program(pasta_preload, python_program) -> No
 
 
 # ---- Python programs of other environments
-
-
-def other_pythons() -> list[str]:
-    """Interpreters of other versions: on PATH (also behind version managers' shims), or pyenv's."""
-    pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"), "versions")
-    found: dict[tuple[int, ...], str] = {}
-    for minor in range(6, 20):
-        name = f"python3.{minor}"
-        path = next(map(str, pyenv.glob(f"3.{minor}.*/bin/{name}")), None) or shutil.which(name)
-        if not path or minor == sys.version_info.minor:
-            continue
-        done = subprocess.run(
-            [path, "-c", "import ctypes, sys; print(sys.executable)"],
-            capture_output=True,
-            text=True,
-        )
-        if done.returncode == 0:
-            found[3, minor] = done.stdout.strip()
-    return [found[version] for version in sorted(found)]
 
 
 def test_program_with_another_python_version(pasta_preload, python_program) -> None:
