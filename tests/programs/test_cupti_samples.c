@@ -192,7 +192,8 @@ static void launch(uint64_t context, uint64_t ordinal) {
 static void *run(void *number) {
     for (uint64_t round = 0; round < ROUNDS; round++) {
         uint64_t context = (uint64_t)(uintptr_t)number * ROUNDS + round + 1;
-        pasta_cupti_samples_context_created(context, (pasta_nv_place){0, 0, 0});
+        /* each on a device of its own: a device's second one is not sampled */
+        pasta_cupti_samples_context_created(context, (pasta_nv_place){.device = (int16_t)context});
         for (uint64_t i = 0; i < PER_ROUND / 50; i++) {
             if (pasta_cupti_samples_by_launch()) launch(context, i);
             else take(context, 50);
