@@ -80,9 +80,11 @@ def test_third_party_programs_are_compared(
     ]  # fmt: skip
     assert "stdout: line 2: b'' became b'with'" in printed.err
     assert "left: () became ('s" in printed.err  # sleep, or sh before exec
-    listed.write_text('[files]\n[suite]\nneeds = ["sh"]\nlines = ["true"]\n')
+    listed.write_text('[suite]\nneeds = ["sh"]\nlimit = 0.5\nlines = ["true", "sleep 9"]\n')
     assert main(["third-party", "--suites", "--list", str(listed)]) == 1
-    assert "suite: true: alone: stdout: nothing was printed" in capsys.readouterr().err
+    printed = capsys.readouterr()
+    assert "suite: true: alone: stdout: nothing was printed" in printed.err
+    assert "suite: sleep 9: alone: status: did not end in time" in printed.err
 
 
 @pytest.mark.parametrize("name", ["", "_suites", "_gpu"])

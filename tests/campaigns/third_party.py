@@ -323,7 +323,9 @@ class _Trials:
                 found.differences[way.name, aspect] = _describe(aspect, alone[0], seen)
         first = alone[0]
         found.printed = len(first.stdout.splitlines())
-        if self.kind.prints and not first.stdout.strip():
+        if first.status == "hangs":
+            found.differences["alone", "status"] = "did not end in time: nothing was compared"
+        elif self.kind.prints and not first.stdout.strip():
             found.differences["alone", "stdout"] = "nothing was printed: nothing was compared"
         elif first.status != "0" and not first.stdout and first.stderr:
             found.error = first.stderr.splitlines()[0].decode(errors="replace")
