@@ -1,12 +1,16 @@
-"""The collector process: follows one event ring and writes its run directory.
+"""The collector process: follows an event ring and writes its run directory.
 
 Started by the launcher: while the target runs, if the target cannot run Python itself; otherwise
-after it has ended.
+after it has ended.  Rings of several ended processes may share a collector, since most of the time
+that one with few events takes is the start of Python: a child is forked for each, so that tools
+find a new process and their crash is that of one run.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
+import importlib
 import json
 import os
 import shutil
@@ -131,20 +135,44 @@ def _already_moved(session: Session, ring: Ring) -> _Moved | None:
 def main() -> int:
     """Entry point of the collector process; the exit status."""
     parser = argparse.ArgumentParser(prog="pasta collector")
-    parser.add_argument("ring", type=Path)
-    parser.add_argument("--plain-name", action="store_true")
+    parser.add_argument("rings", type=Path, nargs="+")
+    parser.add_argument("--plain-name", action="store_true", help="of the first ring's run")
     arguments = parser.parse_args()
     private.set_umask()
     # A blocked SIGALRM is inherited from the launcher, and time limits would never expire.
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGALRM})
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored: waitpid would fail
+    first, *others = arguments.rings
+    if not others:
+        return _work(first, arguments.plain_name)
+    _import_slow_modules()
+    gc.freeze()  # children collecting garbage would copy its pages
+    for ring in arguments.rings:
+        pid = os.fork()
+        if not pid:
+            return _work(ring, arguments.plain_name and ring == first)
+        status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        if status < 0:
+            _problem(ring, f"status {status}")
+    return 0
+
+
+def _import_slow_modules() -> None:
+    """Imports once what every collector imports at some point; no tools."""
+    for name in ("numpy.ma", "pyarrow.compute", "pasta.report.text"):
+        importlib.import_module(name)
+
+
+def _work(ring: Path, plain_name: bool) -> int:
+    """Collects one ring; this process's exit status."""
     try:
-        with listening(FileListener(beside(arguments.ring, ".progress"))):
-            collect(arguments.ring, plain_name=arguments.plain_name)
+        with listening(FileListener(beside(ring, ".progress"))):
+            collect(ring, plain_name=plain_name)
     except PastaError as error:
-        return _problem(arguments.ring, str(error))
+        return _problem(ring, str(error))
     except Exception as error:
         traceback.print_exc()
-        return _problem(arguments.ring, f"{type(error).__name__}: {error}")
+        return _problem(ring, f"{type(error).__name__}: {error}")
     _end_with_threads()
     return 0
 

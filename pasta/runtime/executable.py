@@ -19,9 +19,14 @@ _ELF_HEADER = 64
 #: C libraries by the prefix of their loader's name.
 _FOREIGN_LOADERS = {"ld-musl": "musl", "linker": "Android", "ld-uClibc": "uClibc",
                     "ld64-uClibc": "uClibc", "libc.so": "musl"}  # fmt: skip
-#: Runtimes of gcc's sanitizers that must be the first library of a process.
-_FIRST_LIBRARIES = {"libasan.so": "AddressSanitizer", "libtsan.so": "ThreadSanitizer",
-                    "libhwasan.so": "HWAddressSanitizer"}  # fmt: skip
+#: Shared runtimes of gcc's and clang's sanitizers that must be the first library of a process.
+_FIRST_LIBRARIES = {
+    start: sanitizer
+    for name, sanitizer in (
+        ("asan", "AddressSanitizer"), ("tsan", "ThreadSanitizer"), ("hwasan", "HWAddressSanitizer"),
+    )
+    for start in (f"lib{name}.so", f"libclang_rt.{name}")
+}  # fmt: skip
 
 
 #: Consequence if only the accelerator's runtime can load the library.

@@ -1,7 +1,7 @@
-"""Event rings of a session: finds new ones, starts a collector for each, and keeps the outcomes.
+"""Event rings of a session: finds new ones, starts collectors for them, and keeps the outcomes.
 
-Everything that needs NumPy or a tool's dependencies runs in a collector process per ring: while a
-process runs that cannot run Python itself, otherwise at its end, to write its run directory.
+Everything that needs NumPy or a tool's dependencies runs in collector processes: while a process
+runs that cannot run Python itself, otherwise at its end, to write its run directory.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import json
 import os
 import signal
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -30,6 +31,9 @@ _REMOVED = (
     "RemoveIPC=yes, and cleaners of /dev/shm): it was restored; to prevent this: "
     "loginctl enable-linger, or --set ring.directory=DIR"
 )
+
+#: Slots of the rings that share a collector: they take less time than the start of Python.
+_FEW_SLOTS = 1 << 17
 
 Say = Callable[[str], None]
 
@@ -55,6 +59,20 @@ class WatchedRing:
         """Whether the process has ended and its run is not written yet."""
         return bool(self.ring.used) and self.ended is not None and self.collector_exit is None
 
+    @property
+    def waits(self) -> bool:
+        """Whether a collector should be started: at the process's end, or while it runs."""
+        if self.collector is not None or self.collector_exit is not None or not self.ring.used:
+            return False
+        return self.ended is not None or (self.ring.consumer == 2 and self.path.exists())
+
+    @property
+    def slots(self) -> int:
+        """Slots that its collector reads; more than `_FEW_SLOTS` if that takes unknown time."""
+        if self.ended is None or beside(self.path, ".trace").exists():
+            return _FEW_SLOTS + 1
+        return int(self.ring.tail)
+
 
 class Outcome(NamedTuple):
     """Result of writing the run of a process."""
@@ -75,9 +93,6 @@ class Collecting(Protocol):
     def poll(self) -> int | None:
         """Exit status; None while it runs."""
 
-    def kill(self) -> None:
-        """Kills the process."""
-
 
 class Adopted:
     """A collector that another process started, so that waitpid does not apply."""
@@ -88,10 +103,6 @@ class Adopted:
     def poll(self) -> int | None:
         """0 once the process has ended, since its status is unknown; None while it runs."""
         return None if alive(self.pid) else 0
-
-    def kill(self) -> None:
-        """Kills the process. Raises OSError."""
-        os.kill(self.pid, signal.SIGKILL)
 
 
 @dataclass
@@ -153,7 +164,8 @@ class Rings:
                     self._report_end(watched, watched.ended)
                 elif watched.ended is None and watched.ring.used and self.taken is None:
                     self._sample_devices(watched)
-            self._attend(watched)
+            self._poll_collector(watched)
+        self._start_collectors()
 
     def _sample_devices(self, watched: WatchedRing) -> None:
         """Samples the devices of the process's accelerators from now on."""
@@ -266,17 +278,21 @@ class Rings:
             return Ended("signal", os.WTERMSIG(self.wait_status))
         return Ended("exit", os.WEXITSTATUS(self.wait_status))
 
-    def _attend(self, watched: WatchedRing) -> None:
-        if watched.collector is None and watched.collector_exit is None and watched.ring.used:
-            live = watched.ring.consumer == 2 and watched.path.exists()
-            may_start = (watched.ended or live) and self._running() < _max_collectors()
-            if may_start and (watched.path.exists() or self._save(watched)):
-                self._start_collector(watched)
-        elif watched.collector is not None:
-            status = watched.collector.poll()
-            if status is not None:
-                watched.collector, watched.collector_exit = None, status
-                self._collected(watched)
+    def _poll_collector(self, watched: WatchedRing) -> None:
+        status = watched.collector.poll() if watched.collector is not None else None
+        if status is not None:
+            watched.collector, watched.collector_exit = None, status
+            self._collected(watched)
+
+    def _start_collectors(self) -> None:
+        running, limit = len(self._collectors()), _max_collectors()
+        if running >= limit:
+            return
+        waiting = [watched for watched in self.watched.values() if watched.waits]
+        for shared in _shares(waiting, running, limit):
+            ready = [each for each in shared if each.path.exists() or self._save(each)]
+            if ready:
+                self._start_collector(ready)
 
     def _save(self, watched: WatchedRing) -> bool:
         """Writes a ring whose file was removed; False if that fails and its events are lost."""
@@ -294,30 +310,35 @@ class Rings:
             )  # fmt: skip
             return False
 
-    def _running(self) -> int:
-        return sum(watched.collector is not None for watched in self.watched.values())
+    def _collectors(self) -> dict[int, Collecting]:
+        """Running collectors by pid."""
+        running = (watched.collector for watched in self.watched.values())
+        return {each.pid: each for each in running if each is not None}
 
-    def _start_collector(self, watched: WatchedRing) -> None:
+    def _start_collector(self, shared: list[WatchedRing]) -> None:
         import subprocess  # imported here: not needed for a program without accelerator
 
-        first = not (
+        first = shared[0]
+        first.plain_name = not (
             self.plain_name_given or any(other.plain_name for other in self.watched.values())
         )
-        watched.plain_name = first
-        reason = watched.ring.string(watched.ring.reason) if watched.ring.reason else None
-        known = self.session.config.collector or watched.ended or reason in self._said
+        reason = first.ring.string(first.ring.reason) if first.ring.reason else None
+        known = self.session.config.collector or first.ended or reason in self._said
         if reason and not known:
             self._said.add(reason)  # print once, not for every process
-            self.say(f"process {watched.pid} is analysed by a collector process: {reason}")
+            self.say(f"process {first.pid} is analysed by a collector process: {reason}")
         with open(private.create(self.session.directory / "log.txt", os.O_APPEND), "ab") as log:
-            watched.collector = subprocess.Popen(
+            collector = subprocess.Popen(
                 [
                     *own_python("pasta.runtime.collector_process"),
-                    str(watched.path), *(["--plain-name"] if first else []),
+                    *(str(each.path) for each in shared),
+                    *(["--plain-name"] if first.plain_name else []),
                 ],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log,
                 env=own_environment(self.environment), cwd="/", start_new_session=True,
             )  # fmt: skip
+        for watched in shared:
+            watched.collector = collector
 
     def _collected(self, watched: WatchedRing) -> None:
         pid, log = watched.pid, self.session.directory / "log.txt"
@@ -358,10 +379,10 @@ class Rings:
                 watched.collector = Adopted(watched.collector.pid)
 
     def kill_collectors(self) -> None:
-        """Kills all running collectors."""
-        for watched in self.watched.values():
-            if watched.collector is not None:
-                watched.collector.kill()
+        """Kills all running collectors, and the processes that they forked."""
+        for pid in self._collectors():
+            with suppress(ProcessLookupError):
+                os.killpg(pid, signal.SIGKILL)
 
 
 def read_done(ring: Path, pid: int) -> Outcome:
@@ -372,4 +393,23 @@ def read_done(ring: Path, pid: int) -> Outcome:
 
 
 def _max_collectors() -> int:
-    return max(2, os.cpu_count() or 1)
+    return max(2, len(os.sched_getaffinity(0)))
+
+
+def _shares(waiting: list[WatchedRing], running: int, limit: int) -> list[list[WatchedRing]]:
+    """The rings for each new collector, with which at most `limit` run; the others wait.
+
+    Rings with few events share one; all collectors get equal numbers of them.
+    """
+    shares: list[list[WatchedRing]] = []
+    most, slots = -(-len(waiting) // limit), 0
+    for watched in waiting:
+        slots += watched.slots
+        if shares and len(shares[-1]) < most and slots <= _FEW_SLOTS:
+            shares[-1].append(watched)
+        elif running + len(shares) < limit:
+            shares.append([watched])
+            slots = watched.slots
+        else:
+            break
+    return shares

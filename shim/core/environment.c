@@ -79,7 +79,8 @@ static size_t bucket_of(const char *text) {
 /* "NAME=value", one string for all equal ones; NULL if out of memory. */
 static char *text_of(const char *name, size_t length, const char *value) {
     size_t bytes = strlen(value) + 1;
-    pasta_text *made = malloc(sizeof *made + length + 1 + bytes);
+    /* calloc: MemorySanitizer in the program does not see our stores, and would report the strcmp */
+    pasta_text *made = calloc(1, sizeof *made + length + 1 + bytes);
     if (!made) return NULL;
     memcpy(made->entry, name, length);
     made->entry[length] = '=';

@@ -1,5 +1,5 @@
 /* Whether a program starts with a preloaded library for glibc, 64 bits and this processor: the loader of
- * another libc fails, a 32-bit one complains, and the runtimes of gcc's sanitizers must be first.
+ * another libc fails, a 32-bit one complains, and the shared runtimes of sanitizers must be first.
  *
  * Only the file is read.  Called before an exec, possibly in the child of a vfork, or in a signal handler on
  * a stack of 8 KiB: nothing allocates, buffers are small, and errno is preserved. */
@@ -28,7 +28,8 @@ enum { HEAD = 256, MAX_HEADERS = 64, MAX_SCRIPTS = 4, MAX_NAME = 64, BATCH = 16,
 #endif
 
 static const char *const foreign_loaders[] = {"ld-musl", "linker", "ld-uClibc", "ld64-uClibc", "libc.so"};
-static const char *const first_libraries[] = {"libasan.so", "libtsan.so", "libhwasan.so"};
+static const char *const first_libraries[] = {"libasan.so",       "libtsan.so",       "libhwasan.so",
+                                              "libclang_rt.asan", "libclang_rt.tsan", "libclang_rt.hwasan"};
 
 static bool read_at(int fd, uint64_t offset, void *to, size_t bytes) {
     return pread(fd, to, bytes, (off_t)offset) == (ssize_t)bytes;

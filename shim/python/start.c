@@ -5,6 +5,7 @@
  *   PASTA's own environment        that interpreter: this thread joins it
  *   any other Python, several      a collector process, which the launcher starts
  *   or PyPy, sanitizers            likewise: their symbols would interpose those of the embedded Python
+ *   valgrind                       likewise: it would emulate and check Python too
  *
  * If anything fails here, a collector consumes: the ring keeps what was published meanwhile.
  */
@@ -49,15 +50,16 @@ static bool asked; /* the main thread, to import `threading` */
 typedef struct {
     const void *host; /* base of the library that has the functions of pasta_cpython_find, or NULL */
     unsigned others;  /* libraries of other Pythons */
-    bool pypy;
-} pasta_pythons;
+    bool pypy, valgrind;
+} pasta_libraries;
 
-static int count_pythons(struct dl_phdr_info *info, size_t size, void *into) {
-    pasta_pythons *found = into;
+static int take_library(struct dl_phdr_info *info, size_t size, void *into) {
+    pasta_libraries *found = into;
     (void)size;
     const char *name = info->dlpi_name ? strrchr(info->dlpi_name, '/') : NULL;
     if (!name) return 0;
     found->pypy = found->pypy || !strncmp(name, "/libpypy", 8);
+    found->valgrind = found->valgrind || !strncmp(name, "/vgpreload_core", 15);
     /* libpython3.so is a stub that leads to another one */
     bool python = !strncmp(name, "/libpython", 10) && strncmp(name, "/libpython3.so", 14) != 0;
     found->others += python && (const void *)info->dlpi_addr != found->host;
@@ -75,11 +77,12 @@ static const char *obstacle(const pasta_cpython *host) {
     static const char *const sanitizers[] = {"__asan_init", "__tsan_init", "__msan_init", "__hwasan_init",
                                              "__lsan_do_leak_check", NULL};
     Dl_info of_host;
-    pasta_pythons found = {0};
+    pasta_libraries found = {0};
     if (host && dladdr((const void *)(uintptr_t)host->get_version, &of_host)) found.host = of_host.dli_fbase;
-    dl_iterate_phdr(count_pythons, &found);
+    dl_iterate_phdr(take_library, &found);
     if (found.pypy || has_one_of(pypy)) return "the program runs PyPy";
     if (has_one_of(sanitizers)) return "the program runs under a sanitizer";
+    if (found.valgrind) return "the program runs under valgrind";
     if (host && found.others) return "the program has several Pythons";
     return found.others ? "the program has a Python of its own that PASTA cannot see" : NULL;
 }

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tests.campaigns import third_party
+from tests.campaigns import third_party, third_party_record
 from tests.campaigns.__main__ import main
 from tests.campaigns.result import Row, print_table
 
@@ -52,6 +54,9 @@ lines = ["true"]
 [random]
 needs = ["sh"]
 lines = ['echo $$; echo same']
+[wrong]
+needs = ["sh"]
+lines = ['no-such-program']
 """
 
 
@@ -67,22 +72,72 @@ def test_third_party_programs_are_compared(
     texts = [" ".join(line.split()) for line in printed.out.splitlines()]
     assert texts[0] == "not run: absent: no no-such-program|nor-this"
     assert "not the same by itself: random: echo $$; echo same: stdout" in texts
-    rows = [text.rsplit(" ", 2)[0] for text in texts[-5:]]
-    assert texts[-5] == "tried left stdout slowest"
-    assert rows[1:] == ["same 1 0 0", "different 1 1 1", "random 1 0 0", "all 3 1 1"]
+    assert "fails by itself: wrong: no-such-program: sh: 1: no-such-program: not found" in texts
+    rows = [text.rsplit(" ", 2)[0] for text in texts[-6:]]
+    assert texts[-6] == "tried left stdout slowest"
+    assert rows[1:] == [
+        "same 1 0 0", "different 1 1 1", "random 1 0 0", "wrong 1 0 0", "all 4 1 1",
+    ]  # fmt: skip
     assert "stdout: line 2: b'' became b'with'" in printed.err
     assert "left: () became ('s" in printed.err  # sleep, or sh before exec
-    listed.write_text('[files]\n[suite]\nneeds = ["sh"]\nlines = ["true"]\n')
+    listed.write_text('[suite]\nneeds = ["sh"]\nlimit = 0.5\nlines = ["true", "sleep 9"]\n')
     assert main(["third-party", "--suites", "--list", str(listed)]) == 1
-    assert "suite: true: alone: stdout: nothing was printed" in capsys.readouterr().err
+    printed = capsys.readouterr()
+    assert "suite: true: alone: stdout: nothing was printed" in printed.err
+    assert "suite: sleep 9: alone: status: did not end in time" in printed.err
 
 
 @pytest.mark.parametrize("name", ["", "_suites", "_gpu"])
 def test_lists_of_third_party_programs_are_valid(name: str) -> None:
     path = Path(third_party.__file__).with_name(f"third_party{name}.toml")
-    files, programs = third_party.read_list(path)
-    assert {"text", "other"} <= set(files)
-    assert all(program.lines for program in programs)
+    listing = third_party.read_list(path)
+    assert {"text", "other"} <= set(listing.files)
+    assert all(program.lines for program in listing.programs)
     assert third_party.normalise(b"pasta: x\nb 0x7fff1234\na\n", ["addresses", "order"]) == (
         b"a\nb ADDRESS\n"
     )
+
+
+def test_results_are_recorded_in_the_docs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By group, with what differs and what was not run; the rest of the page stays."""
+    page = tmp_path / "page.md"
+    marks = [f"<!-- {word} of the results of --programs -->" for word in ("begin", "end")]
+    page.write_text(f"before\n{marks[0]}\nold\n{marks[1]}\nafter\n")
+    monkeypatch.setattr(third_party_record, "PAGE", page)
+    monkeypatch.setattr(third_party_record, "RESULTS", tmp_path)
+    kind = third_party.KINDS["programs"]
+    sh = third_party.Program("sh", "shells", ("echo", "$$"), ("sh",))
+    bash, zsh = (replace(sh, name=name, lines=("exit",)) for name in ("bash", "zsh"))
+    for found in (
+        [
+            third_party.Compared(sh, "echo", printed=1200),
+            third_party.Compared(sh, "$$", unstable={"stdout"}, printed=34),
+        ],
+        [third_party.Compared(bash, "exit", {("events", "status"): "'0' became '1'"})],
+    ):
+        third_party_record.record(kind, found, sys.executable, "/usr/bin:/bin")
+    third_party_record.write_section(kind, [sh, bash, zsh])
+    text = page.read_text()
+    assert text.startswith(f"before\n{marks[0]}\n20") and text.endswith(f"\n{marks[1]}\nafter\n")
+    for part in (
+        "**3 lines of 2 programs, 1 with differences**; 1 are not the same",
+        "| shells | sh, bash | 3 | 1,234 | 1 | 1 |",
+        "- `bash: exit`: status (events)", "Not run: zsh.",
+    ):  # fmt: skip
+        assert part in text
+    changed = replace(sh, lines=("echo again",))
+    third_party_record.write_section(kind, [changed, bash, zsh])
+    assert "Not run: sh, zsh." in page.read_text()
+    page.write_text("no marks")
+    with pytest.raises(ValueError, match="has no lines <!-- begin"):
+        third_party_record.write_section(kind, [sh])
+
+
+@pytest.mark.parametrize("name", third_party.KINDS)
+def test_docs_have_the_recorded_results(name: str) -> None:
+    """Where an entry has changed, run it: third-party --record --only NAME."""
+    kind = third_party.KINDS[name]
+    listing = third_party.read_list(Path(third_party.__file__).with_name(kind.listing))
+    programs = [each for each in listing.programs if each.accelerated or not kind.accelerated]
+    text = "\n".join(third_party_record.section(kind, programs))
+    assert f"results of --{name} -->\n{text}\n<!-- end" in third_party_record.PAGE.read_text()

@@ -2,9 +2,9 @@
 
 Lists of programs are TOML files beside this one.  Each table is a program, with lines of shell that
 run in an empty directory with a few files.  Every line runs without PASTA, with it, and without it
-again: what differs between the two runs without PASTA is listed, and of it only the lines that both
-print are compared.  A difference counts if it is there again in a second pair of runs.  Programs
-that are not installed are listed as not run.
+again: what differs between the runs without PASTA is listed, and of it only the lines that all
+print are compared.  A difference counts if it remains in three more pairs of runs.  Programs that
+are not installed are listed as not run.
 """
 
 from __future__ import annotations
@@ -27,8 +27,9 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+from tests.campaigns import third_party_record
 from tests.campaigns.programs import alive, compile_program, kill, wait_for
 from tests.campaigns.result import Row
 from tests.support.places import PROGRAMS
@@ -41,6 +42,8 @@ _ASPECTS = ("status", "stdout", "stderr", "files", "left")
 _MARK = "THIRD_PARTY_TRIAL"
 #: How long processes may live on after a program, in s.
 _GRACE = 3.0
+#: Further pairs of runs in which a difference must be there.
+_REPETITIONS = 3
 
 #: What a program prints differently each time, by the names that the lists use: what replaces it.
 RULES: dict[str, tuple[re.Pattern[bytes], bytes]] = {
@@ -63,31 +66,79 @@ ORDER = "order"
 class Program:
     """A program of a list.
 
-    `needs`: commands, one of each `a|b` group; `imports`: modules of the Python that runs the
-    lines; `ignore`: names of rules; `ignore_files`: patterns of paths that are not compared.
+    `group`: of similar programs; `needs`: commands, one of each `a|b` group; `imports`: modules of
+    the Python that runs the lines; `ignore`: names of rules; `ignore_files`: patterns of paths that
+    are not compared; `accelerated`: whether it runs with --accelerated too.
     """
 
     name: str
+    group: str
     lines: tuple[str, ...]
     needs: tuple[str, ...]
     imports: tuple[str, ...] = ()
     ignore: tuple[str, ...] = ()
     ignore_files: tuple[str, ...] = ()
     limit: float = 120.0  # s
+    accelerated: bool = True
 
-    def missing(self, python: str) -> list[str]:
-        """Commands and modules that are not installed."""
-        absent = [each for each in self.needs if not any(map(shutil.which, each.split("|")))]
+    def missing(self, python: str, path: str) -> list[str]:
+        """Commands that are not in `path`, and modules that are not installed."""
+        absent = [
+            each
+            for each in self.needs
+            if not any(shutil.which(name, path=path) for name in each.split("|"))
+        ]
         return absent + [name for name in self.imports if not _has_module(python, name)]
+
+
+class Listing(NamedTuple):
+    """A list: variables and files of every line, and programs."""
+
+    environment: dict[str, str]
+    files: dict[str, str]
+    programs: list[Program]
 
 
 @dataclass(frozen=True)
 class Way:
-    """A way to run programs with PASTA: its options, and whether each process launches kernels."""
+    """A way to run programs with PASTA: its options."""
 
     name: str
     options: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A list, and the ways in which its programs run.
+
+    `prints`: a line that prints nothing has failed; `accelerated`: every process launches kernels.
+    """
+
+    name: str
+    help: str
+    listing: str
+    ways: tuple[Way, ...]
+    prints: bool = False
     accelerated: bool = False
+
+
+KINDS = {
+    each.name: each
+    for each in (
+        Kind("programs", "Debian programs", "third_party.toml",
+             (Way("events", ("-c", "events")),)),
+        Kind("accelerated", "Debian programs, each process of which launches kernels when it "
+             "starts", "third_party.toml",
+             (Way("embedded", ("-t", "event_trace", "--set", "python.embed-delay=0")),),
+             accelerated=True),
+        Kind("suites", "test suites of CPython and Python packages", "third_party_suites.toml",
+             (Way("operators", ("-c", "torch")),), prints=True),
+        Kind("gpu", "libraries that use a GPU", "third_party_gpu.toml",
+             (Way("sampled probes", ("-t", "access_count", "--sample")),
+              Way("CUPTI", ("-t", "kernel_freq", "--set", "nvidia.source=cupti")),
+              Way("PyTorch", ("-c", "torch"))), prints=True),
+    )
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -112,6 +163,12 @@ class Compared:
     differences: dict[tuple[str, str], str] = field(default_factory=dict)
     unstable: set[str] = field(default_factory=set)
     seconds: float = 0.0  # of the slowest run with PASTA
+    printed: int = 0  # lines of stdout
+    error: str = ""  # what the line printed on stderr, if it failed and printed nothing else
+
+    @property
+    def title(self) -> str:
+        return f"{self.program.name}: {self.line.strip().splitlines()[0]}"
 
 
 @cache
@@ -120,13 +177,14 @@ def _has_module(python: str, name: str) -> bool:
     return subprocess.run([python, "-c", code], capture_output=True).returncode == 0
 
 
-def read_list(path: Path) -> tuple[dict[str, str], list[Program]]:
-    """Files of the working directory, and programs. Raises KeyError for an unknown rule."""
+def read_list(path: Path) -> Listing:
+    """Reads a list. Raises KeyError for an unknown rule."""
     if sys.version_info >= (3, 11):
         import tomllib
     else:
         import tomli as tomllib
     document: dict[str, Any] = tomllib.loads(path.read_text())
+    environment = document.pop("environment", {})
     files = {
         "text": "".join(f"line {i} abc\n" for i in range(2000)), "other": "line 0 abc\nother\n",
         **document.pop("files", {}),
@@ -136,9 +194,10 @@ def read_list(path: Path) -> tuple[dict[str, str], list[Program]]:
         unknown = set(table.get("ignore", ())) - {*RULES, ORDER}
         if unknown:
             raise KeyError(f"{path.name}: {name}: no rule {', '.join(sorted(unknown))}")
-        values = {key: tuple(v) if isinstance(v, list) else v for key, v in table.items()}
-        programs.append(Program(name, **{"needs": (name,), **values}))
-    return files, programs
+        values: dict[str, Any] = {"group": name, "needs": (name,), **table}
+        values = {key: tuple(v) if isinstance(v, list) else v for key, v in values.items()}
+        programs.append(Program(name, **values))
+    return Listing(environment, files, programs)
 
 
 def normalise(text: bytes, rules: Iterable[str]) -> bytes:
@@ -160,68 +219,71 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--list", default="", metavar="FILE", help="another list of programs")
     parser.add_argument("--python", default=sys.executable, metavar="FILE",
         help="the Python of test suites and of programs for a GPU (default: this one)")  # fmt: skip
-    parser.add_argument("--suites", action="store_true", help="test suites of Python packages")
-    parser.add_argument("--gpu", action="store_true", help="libraries that use a GPU")
     parser.add_argument("--device", default="cuda", help="of --gpu; cpu: a rehearsal without one")
-    parser.add_argument("--accelerated", action="store_true",
-        help="every process launches kernels when it starts")  # fmt: skip
-
-
-def _ways(arguments: argparse.Namespace) -> tuple[Way, ...]:
-    if arguments.gpu:
-        return (
-            Way("sampled probes", ("-t", "access_count", "--sample")),
-            Way("CUPTI", ("-t", "kernel_freq", "--set", "nvidia.source=cupti")),
-            Way("PyTorch", ("-c", "torch")),
-        )
-    if arguments.accelerated:
-        return (Way("embedded", ("-t", "event_trace", "--set", "python.embed-delay=0"), True),)
-    if arguments.suites:
-        return (Way("operators", ("-c", "torch")),)
-    return (Way("events", ("-c", "events")),)
+    parser.add_argument("--record", action="store_true",
+        help="record the results, in tests/campaigns/*.json and docs/third-party.md")  # fmt: skip
+    parser.add_argument("--missing", action="store_true",
+        help="only programs without a recorded result")  # fmt: skip
+    for kind in KINDS.values():
+        parser.add_argument(f"--{kind.name}", dest="kind", action="store_const", const=kind,
+            default=KINDS["programs"], help=kind.help)  # fmt: skip
 
 
 def run(arguments: argparse.Namespace) -> list[Row]:
-    name = "gpu" if arguments.gpu else "suites" if arguments.suites else ""
-    default = _HERE / f"third_party{'_' * bool(name)}{name}.toml"
-    files, programs = read_list(Path(arguments.list) if arguments.list else default)
+    kind: Kind = arguments.kind
+    if arguments.record and arguments.list:
+        sys.exit("--record: not with --list")
+    path = Path(arguments.list) if arguments.list else _HERE / kind.listing
+    environment, files, programs = read_list(path)
+    programs = [each for each in programs if each.accelerated or not kind.accelerated]
+    recorded = third_party_record.results(kind, programs)
+    commands = environment.get("PATH", os.environ.get("PATH", os.defpath))
     wanted = re.compile(arguments.only)
     work: list[tuple[Program, str]] = []
     rows: dict[str, Row] = {}
     for each in programs:
         lines = [x for x in each.lines if wanted.search(each.name) or wanted.search(x)]
-        if not lines:
+        if not lines or (arguments.missing and each.name in recorded):
             continue
-        if missing := each.missing(arguments.python):
+        if missing := each.missing(arguments.python, commands):
             print(f"not run: {each.name}: no {', '.join(missing)}")
             continue
         rows[each.name] = Row(each.name)
         work += [(each, line) for line in lines]
     variables = {
         "PYTHON": arguments.python, "DEVICE": arguments.device, "PROGRAMS": str(PROGRAMS),
+        **environment,
     }  # fmt: skip
-    with tempfile.TemporaryDirectory(prefix="third-party-") as place, _worker(arguments) as worker:
-        prints = arguments.suites or arguments.gpu
-        trials = _Trials(Path(place), files, _ways(arguments), variables, worker, prints)
+    results: dict[str, list[Compared]] = {}
+    with tempfile.TemporaryDirectory(prefix="third-party-") as place, _worker(kind) as worker:
+        trials = _Trials(Path(place), files, kind, variables, worker)
         with ThreadPoolExecutor(arguments.jobs) as pool:
             for found in pool.map(trials.compare, *zip(*work, strict=True) if work else ((), ())):
-                _note(rows[found.program.name], found)
+                program = found.program
+                _note(rows[program.name], found)
+                of_program = results.setdefault(program.name, [])
+                of_program.append(found)
+                if arguments.record and len(of_program) == len(program.lines):
+                    third_party_record.record(kind, of_program, arguments.python, commands)
+    if arguments.record:
+        third_party_record.write_section(kind, programs)
     return list(rows.values())
 
 
 def _note(row: Row, found: Compared) -> None:
-    first = found.line.strip().splitlines()[0]
     if found.unstable:
-        print(f"not the same by itself: {row.what}: {first}: {', '.join(sorted(found.unstable))}")
+        print(f"not the same by itself: {found.title}: {', '.join(sorted(found.unstable))}")
+    if found.error:
+        print(f"fails by itself: {found.title}: {found.error}")
     for (way, aspect), text in found.differences.items():
-        print(f"{row.what}: {first}: {way}: {aspect}: {text}", file=sys.stderr, flush=True)
+        print(f"{found.title}: {way}: {aspect}: {text}", file=sys.stderr, flush=True)
     row.count(found.seconds, {aspect for _, aspect in found.differences})
 
 
 @contextmanager
-def _worker(arguments: argparse.Namespace) -> Iterator[Path | None]:
+def _worker(kind: Kind) -> Iterator[Path | None]:
     """A library that launches kernels in the constructor, for --accelerated."""
-    if not arguments.accelerated:
+    if not kind.accelerated:
         yield None
         return
     with tempfile.TemporaryDirectory(prefix="third-party-") as directory:
@@ -231,35 +293,43 @@ def _worker(arguments: argparse.Namespace) -> Iterator[Path | None]:
 
 @dataclass
 class _Trials:
-    """Runs lines in directories below `place`; where each `prints`, nothing printed is a failure:
-    nothing was compared."""
+    """Runs lines in directories below `place`, which other users can enter, as some lines do."""
 
     place: Path
     files: Mapping[str, str]
-    ways: tuple[Way, ...]
+    kind: Kind
     variables: Mapping[str, str]
     worker: Path | None = None
-    prints: bool = False
+
+    def __post_init__(self) -> None:
+        self.place.chmod(0o755)
 
     def compare(self, program: Program, line: str) -> Compared:
         """Differences between a line's behaviour with PASTA and without."""
         directory = Path(tempfile.mkdtemp(dir=self.place))
+        directory.chmod(0o755)
         found = Compared(program, line)
         alone = [self._see(directory, program, line, None)]
-        with_pasta = {way: self._see(directory, program, line, way) for way in self.ways}
+        with_pasta = {way: self._see(directory, program, line, way) for way in self.kind.ways}
+        found.seconds = max(each.seconds for each in with_pasta.values())
         alone.append(self._see(directory, program, line, None))
         for way, seen in with_pasta.items():
-            differing = {x for x in _ASPECTS if _differs(x, alone, seen)}
-            if differing:
+            differing = [x for x in _ASPECTS if _differs(x, alone, seen)]
+            for _ in range(_REPETITIONS if differing else 0):
                 seen = self._see(directory, program, line, way)
                 alone.append(self._see(directory, program, line, None))
-                for aspect in differing:
-                    if _differs(aspect, alone, seen):
-                        found.differences[way.name, aspect] = _describe(aspect, alone[0], seen)
-        if self.prints and not alone[0].stdout.strip():
+                differing = [x for x in differing if _differs(x, alone, seen)]
+            for aspect in differing:
+                found.differences[way.name, aspect] = _describe(aspect, alone[0], seen)
+        first = alone[0]
+        found.printed = len(first.stdout.splitlines())
+        if first.status == "hangs":
+            found.differences["alone", "status"] = "did not end in time: nothing was compared"
+        elif self.kind.prints and not first.stdout.strip():
             found.differences["alone", "stdout"] = "nothing was printed: nothing was compared"
+        elif first.status != "0" and not first.stdout and first.stderr:
+            found.error = first.stderr.splitlines()[0].decode(errors="replace")
         found.unstable = {x for x in _ASPECTS if _values(x, alone)[1:]}
-        found.seconds = max(each.seconds for each in with_pasta.values())
         _remove(directory)
         return found
 

@@ -180,8 +180,8 @@ def test_script_without_interpreter_line(pasta_preload) -> None:
 # ---- programs that cannot be profiled
 
 
-def compiled(directory: Path, *options: str, compiler: str = "cc") -> Path:
-    (directory / "hello.c").write_text(HELLO)
+def compiled(directory: Path, *options: str, compiler: str = "cc", source: str = HELLO) -> Path:
+    (directory / "hello.c").write_text(source)
     command = [compiler, directory / "hello.c", "-o", directory / "hello", *options]
     if subprocess.run(command, capture_output=True).returncode:
         pytest.skip(f"{compiler} {' '.join(options)} does not work here")
@@ -229,6 +229,16 @@ def test_sanitizer_runtime_must_come_first(pasta_preload, tmp_path: Path) -> Non
     (line,) = done.lines
     assert f"{program} is built with AddressSanitizer, whose libasan.so" in line
     assert "its accelerators are profiled" in line
+
+
+def test_memory_sanitizer_finds_no_fault_in_setenv(pasta_preload, tmp_path: Path) -> None:
+    """Its runtime checks what the library compares, and does not see what the library stores."""
+    source = "#include <stdlib.h>\nint main(void) {\n"
+    source += 'for (int i = 0; i < 2; i++) setenv("A", "value", 1);\n'
+    source += 'return system("test $A = value") ? 1 : 7; }'
+    options = ("-fsanitize=memory", "-g")
+    done = pasta_preload(compiled(tmp_path, *options, compiler="clang", source=source))
+    assert (done.exit_status, done.target_stderr) == (7, "")
 
 
 @pytest.mark.parametrize("option", ["-m32", "-fsanitize=address", "musl"])

@@ -57,6 +57,7 @@ FOREIGN = {
     "libpypy3-c.so": ("int pypy_main_startup(void) { return 0; }", "the program runs PyPy"),
     "libpython9.9.so.1.0": ("int Py_None;", "the program has a Python of its own"),
     "libplain.so": ("int __tsan_init(void) { return 0; }", "the program runs under a sanitizer"),
+    "vgpreload_core.so": ("int nothing;", "the program runs under valgrind"),
 }
 
 

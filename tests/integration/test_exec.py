@@ -133,8 +133,11 @@ def test_incompatible_programs_start_without_the_library(
     assert (session.directory / "log.txt").read_text().count("starts without PASTA") == 1
 
 
-def test_a_preloaded_sanitizer_stays_first(session: Session, program: Path, tmp_path: Path) -> None:
-    runtime = tmp_path / "libasan.so.8"
+@pytest.mark.parametrize("name", ["libasan.so.8", "libclang_rt.asan-x86_64.so"])
+def test_a_preloaded_sanitizer_stays_first(
+    session: Session, program: Path, tmp_path: Path, name: str
+) -> None:
+    runtime = tmp_path / name
     runtime.symlink_to(NATIVE / "librefacc.so")
     given = [f"LD_PRELOAD={runtime}"]
     started = start([program, "execve", *given], preload_environment(session))

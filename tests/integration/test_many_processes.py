@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +87,41 @@ def test_process_without_a_rank_beside_one_with(pasta_preload, compile_c, first:
     found = [json.loads(path.read_text()) for path in (rank, other)]
     assert [run["rank"] for run in found] == [1, None]
     assert [run["launches"]["seen"] for run in found] == [5, 3]
+
+
+CRASHING = """
+import os
+from pasta.tool import Result, Tool
+made = 0
+class Crashing(Tool):
+    "Ends the process that makes the results of three launches."
+    count = 0
+    def on_launches(self, launches): self.count += len(launches)
+    def result(self):
+        global made
+        made += 1
+        if self.count == 3: os.abort()
+        return Result(summary=f"{self.count} launches, {made} made here")
+"""
+
+
+def test_processes_share_collectors(pasta_preload, compile_c, tmp_path: Path) -> None:
+    """Each is analysed as alone: a tool begins anew, and its crash is that of one run."""
+    (tmp_path / "crashing.py").write_text(CRASHING)
+    program = compile_c(
+        "int main(void) { for (int i = 1; i < 9; i++) if (!fork()) return launch(i), 0;"
+        " while (wait(NULL) > 0) {} return 0; }"
+    )
+    options = ("-t", str(tmp_path / "crashing.py"), "-o", "job/%p")
+    one_processor = ("taskset", "-c", str(min(os.sched_getaffinity(0))))
+    done = pasta_preload(program, options=options, before=one_processor)
+    found = [path.parent / "report.txt" for path in (done.directory / "job").glob("*/run.json")]
+    texts = sorted(path.read_text() for path in found)
+    summaries = sorted(re.findall(r"(\d) launches, (\d) made here", " ".join(texts)))
+    assert summaries == [(str(i), "1") for i in range(1, 9) if i != 3]
+    (line,) = (each for each in done.lines if "could not be finished" in each)
+    assert "(status -6)" in line and "pasta recover" in line
+    pasta_preload.may_leave_sessions = True
 
 
 def test_concurrent_launchers(pasta_preload, pasta, compile_c) -> None:

@@ -60,6 +60,8 @@ def test_exit_status_is_127_if_missing_and_126_if_not_executable(tmp_path: Path)
         (elf(loader="/opt/odd/ld-2.31.so"), None),
         (elf(needed="libasan.so.8"), "AddressSanitizer, whose libasan.so.8"),
         (elf(needed="libtsan.so.2"), "ThreadSanitizer"),
+        (elf(needed="libclang_rt.asan-x86_64.so"), "AddressSanitizer, whose libclang_rt.asan"),
+        (elf(needed="libclang_rt.ubsan_standalone.so"), None),
         (elf(needed="libasan_not.so"), None),
         (elf(machine=OWN + 1), "another processor"),
         (elf()[:500], None),
