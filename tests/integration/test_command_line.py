@@ -31,7 +31,7 @@ class Reads(Tool):
     ("arguments", "line"),
     [
         (["reprot"], "no verb 'reprot': did you mean report or prepare?"),
-        (["xyz"], "no verb 'xyz': known are analyze, completion, demo, "),
+        (["xyz"], "no verb 'xyz': known are analyze, attach, completion, demo, "),
         (["report", "--htlm"], "unknown option --htlm: did you mean --html"),
         (["replay", "--tol", "x", "DIR"], "unknown option --tol: did you mean --tool"),
         (["replay"], "the following arguments are required: DIR: see pasta replay --help"),
