@@ -15,9 +15,10 @@ from tests.support.ncu import launch_rows, program
 
 from .conftest import EXAMPLES, GRAPH, Build, Ran, Run
 
-PASSES = ("--passes", "auto", "-t", "kernel_freq,access_count")
+AUTO = ("--set", "nvidia.source=auto")
+PASSES = (*AUTO, "--passes", "auto", "-t", "kernel_freq,access_count")
 CUPTI = ("--set", "nvidia.source=cupti", "-t", "kernel_freq")
-PROGRAMS = ["vadd", "graph", "two_streams", "memory", "annotated", "cudnn_app"]
+PROGRAMS = ["vadd", "graph", "two_streams", "memory", "annotated", "cudnn_app", "contexts"]
 #: Variables of modules are not reported by calls of the driver, and nodes of graphs have none.
 UNSEEN = re.compile(r"memory_(alloc|free)\.module|kernel_launch_end")
 
@@ -205,7 +206,7 @@ def test_losses_do_not_change(example: Build, native: Run, profiled: Run, python
 
 def test_another_tool_first(example: Build, profiled: Run) -> None:
     """The Sanitizer records, and one line says why."""
-    options = ("-t", "kernel_freq")
+    options = (*AUTO, "-t", "kernel_freq")
     command = (program(), "--mode", "launch-and-attach", "--replay-mode", "application")
     run = profiled(*command, example("vadd"), options=options)
     assert "Traceback" not in run.stderr

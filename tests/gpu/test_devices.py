@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from .conftest import INTERNAL, Build, Ran, Run
-from .test_examples import assert_same
+from .test_examples import SANITIZER, assert_same
 
 WAYS = [(), ("--uva", "1")]
 
@@ -40,7 +40,7 @@ def result(run: Ran, tool: str, table: str) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("name", ["devices", "contexts"])
 def test_counts(example: Build, native: Run, profiled: Run, name: str, cudart: str) -> None:
     program = example(name, cudart)
-    alone, run = native(program, "--expect"), profiled(program, "--expect")
+    alone, run = native(program, "--expect"), profiled(program, "--expect", options=SANITIZER)
     assert_same(alone, run)
     run.counts.check(run.expected)
 
@@ -140,7 +140,7 @@ def test_tables_per_device(example: Build, profiled: Run) -> None:
 
 
 def test_several_contexts_of_one_device(example: Build, profiled: Run) -> None:
-    run = profiled(example("contexts"), "--launches", "50")
+    run = profiled(example("contexts"), "--launches", "50", options=SANITIZER)
     assert run.status == 0, run.stderr
     created, destroyed = rows(run, "context_create"), rows(run, "context_destroy")
     assert [(row["context"], row["device"]) for row in created] == [(n, 0) for n in range(4)]

@@ -9,6 +9,8 @@ import pytest
 
 from .conftest import Build, Ran, Run
 
+#: Some facts of the following are the Sanitizer's alone; those of CUPTI are in test_cupti.py.
+SANITIZER = ("--set", "nvidia.source=sanitizer", "-t", "kernel_freq")
 PROGRAMS = ["vadd", "graph", "two_streams", "memory", "annotated", "cudnn_app"]
 
 
@@ -22,7 +24,7 @@ def assert_same(native: Ran, profiled: Ran) -> None:
 def test_counts(example: Build, native: Run, profiled: Run, name: str, cudart: str) -> None:
     program = example(name, cudart)
     alone = native(program, "--expect")
-    run = profiled(program, "--expect")
+    run = profiled(program, "--expect", options=SANITIZER)
     assert_same(alone, run)
     run.counts.check(run.expected)
 
@@ -59,7 +61,7 @@ def test_launches_are_complete_and_in_order(example: Build, profiled: Run) -> No
 
 
 def test_device_and_stream_of_a_launch(example: Build, profiled: Run) -> None:
-    run = profiled(example("vadd"))
+    run = profiled(example("vadd"), options=SANITIZER)
     launch = run.table("kernel_launch").to_pylist()[0]
     (context,) = run.table("context_create").to_pylist()
     assert launch["name"] == "_Z4vaddPKfS0_Pfm"

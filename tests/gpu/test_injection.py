@@ -61,7 +61,9 @@ def test_missing_library_is_reported_in_one_line(
     example: Build, native: Run, profiled: Run
 ) -> None:
     program = example("vadd")
-    run = profiled(program, PASTA_SANITIZER_LIB="/no/such/libsanitizer-public.so")
+    options = ("--set", "nvidia.source=sanitizer")
+    library = "/no/such/libsanitizer-public.so"
+    run = profiled(program, options=options, PASTA_SANITIZER_LIB=library)
     assert (run.status, run.stdout) == (0, native(program).stdout)
     lines = re.findall(r"^pasta: CUDA is not recorded: .*$", run.stderr, re.MULTILINE)
     assert len(lines) == 1

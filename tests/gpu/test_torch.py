@@ -186,13 +186,15 @@ print(*(float(each.sum()) for each in outputs), 1)
 """
 
 
+@pytest.mark.parametrize("source", ["sanitizer", "cupti"])
 def test_graph_launches_have_the_capturing_operators(
-    native: Run, profiled: Run, python: str, tmp_path: Path
+    native: Run, profiled: Run, python: str, tmp_path: Path, source: str
 ) -> None:
     program = tmp_path / "graphs.py"
     program.write_text(GRAPHS)
     alone = native(python, str(program))
-    run = profiled(python, str(program), options=("-c", "torch"))
+    options = ("-c", "torch", "--set", f"nvidia.source={source}")
+    run = profiled(python, str(program), options=options)
     same(alone, run)
     launches = run.table("kernel_launch")
     replayed = sum(node is not None for node in launches["graph_node"].to_pylist())

@@ -1,7 +1,7 @@
 """Managed memory on a real GPU: faults and migrations by CUPTI, the advice, and its plan. The
 managed working set always fits into the free device memory: examples/cuda/managed.cu checks it.
 
-On an H200 those of faults and of the plan failed: CUPTI reported no faults for some objects.
+On an H200 in a virtual machine those of faults failed: CUPTI reported none.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def test_faults_and_migrations(example: Build, profiled: Run, cudart: str) -> No
     objects = rows(run, "objects", "object_bytes", "faults", "to_device", "to_host")
     assert len(objects) == 3
     for size, faults, to_device, to_host in objects:
-        assert size == BYTES and faults > 0
+        assert size == BYTES and faults > 0, run.stderr
         # whole blocks may move; nothing is evicted
         assert to_host <= 4 * BYTES and to_device <= 4 * BYTES
     moved = sum(row[2] + row[3] for row in objects)
@@ -57,8 +57,9 @@ def test_faults_and_migrations(example: Build, profiled: Run, cudart: str) -> No
 def test_the_plan_makes_the_first_pass_faster(
     example: Build, profiled: Run, native: Run, tmp_path: Path
 ) -> None:
+    """A plan from accesses alone, so that CUPTI need not report faults."""
     program = example("managed", "static")
-    run = profiled(program, *ARGUMENTS, options=FAULTS)
+    run = profiled(program, *ARGUMENTS, options=("-t", "uvm_advisor"))
     plan = tmp_path / "plan.toml"
     plan.write_bytes((run.directory / "results" / "uvm_advisor" / "plan.toml").read_bytes())
     options = ("--backend", "none", "-t", "kernel_freq", "--apply-uvm-plan", str(plan))
