@@ -73,7 +73,7 @@ def measure(built: Path, tmp_path: Path) -> Callable[..., dict[str, Any]]:
     return run
 
 
-@pytest.mark.parametrize("capability", [75, 80, 90, 100])
+@pytest.mark.parametrize("capability", [75, 80, pytest.param(90, marks=pytest.mark.main), 100])
 def test_rates_are_work_by_time(measure: Callable[..., Any], capability: int) -> None:
     found = measure(CAPABILITY=str(capability))
     assert found["missing"] == {}
@@ -134,7 +134,6 @@ def roofs(done: Any) -> dict[str, tuple[float, str]]:
     return {row["roof"]: (row["rate"], row["how"]) for row in table.to_pylist()}
 
 
-@pytest.mark.main
 @pytest.mark.slow
 def test_roofs_are_measured_once(profile: Callable[..., Any], tmp_path: Path) -> None:
     """By the first run of a tool that asks for them; the program does not notice."""

@@ -144,6 +144,7 @@ def test_headers_have_no_cycles() -> None:
     assert circles({file: set(included(file)) for file in sources()}) == []
 
 
+@pytest.mark.slow
 def test_files_call_only_lower_layers(calls: dict[str, set[str]]) -> None:
     wrong = [
         f"{file} uses {used}"
