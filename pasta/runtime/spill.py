@@ -27,6 +27,8 @@ class Spill:
 
     ring: Ring
     directory: Path
+    #: Segments before this one are written. A block that begins meanwhile keeps some in the ring.
+    _written: int = 0
 
     def make_room(self, processed: int) -> None:
         """Writes and releases processed segments once a quarter of the ring is held.
@@ -39,7 +41,9 @@ class Spill:
         first, stop = self.ring.released // slots, self.ring.releasable(processed) // slots
         while first < stop:
             last = min(first + _FILE_SEGMENTS, stop)
-            self._write(first, last)
+            if last > self._written:
+                self._write(max(first, self._written), last)
+                self._written = last
             self.ring.release(last * slots)
             first = last
 
