@@ -30,7 +30,7 @@ from pasta.frameworks.base import Framework, Wanted
 from pasta.run.directory import RunDirectory, staging_beside
 from pasta.run.naming import expand
 from pasta.runtime import attached, debugger
-from pasta.runtime.block import Request
+from pasta.runtime.block import Request, create_session
 from pasta.runtime.block_reader import BlockCollector
 from pasta.runtime.block_tools import PRELOAD, load_block_tools, refuse_tools_of_gpus
 from pasta.runtime.injection import shim_configuration
@@ -234,8 +234,7 @@ class Attachment:
 
     def _create_session(self) -> str:
         """Creates a session; the configuration that libpasta needs for it."""
-        config = Config(collector=True, start=False, children=False)
-        self._own = Session.create(config, self.program.command, verbosity=0)
+        self._own = create_session(self.program.command)
         return shim_configuration(self._own, self.program.pid, late=True)
 
     def _begin_block(self, followed: list[Framework], wanted: Wanted) -> dict[str, Any]:

@@ -117,8 +117,8 @@ def _loaded_library() -> str:
     return ""
 
 
-class _Library:
-    """The functions of libpasta for a block."""
+class Library:
+    """The functions of libpasta for blocks."""
 
     def __init__(self, process: ctypes.PyDLL) -> None:
         def function(name: str, result: Any, *arguments: Any) -> Any:
@@ -136,15 +136,19 @@ class _Library:
         self.end = function("end", ctypes.c_uint64, ctypes.c_int)
         self.forget = function("forget", None)
 
+    @property
+    def framework(self) -> int:
+        """Address of the function that gives framework hooks their function table."""
+        return ctypes.cast(self.process.pasta_framework_api, ctypes.c_void_p).value or 0
 
-def _opened(path: str, configuration: str) -> _Library:
-    """Opens libpasta with local symbols, so that it interposes no function of the program."""
+
+def opened(path: str, configuration: str) -> Library:
+    """Opens libpasta with local symbols, so that it interposes no function of the program. Raises
+    OSError."""
     before = os.environ.get("PASTA_SHIM")
     os.environ["PASTA_SHIM"] = configuration
     try:
-        return _Library(ctypes.PyDLL(path))
-    except OSError as error:
-        raise Refused(f"its C library cannot load libpasta ({error})") from None
+        return Library(ctypes.PyDLL(path))
     finally:  # the library has read it
         if before is None:
             del os.environ["PASTA_SHIM"]
@@ -177,9 +181,11 @@ class _Attached:
             return about
         try:
             if loaded:
-                self.library = _Library(ctypes.PyDLL(loaded))
+                self.library = Library(ctypes.PyDLL(loaded))
             else:
-                self.library = _opened(request["library"], request["configuration"])
+                self.library = opened(request["library"], request["configuration"])
+        except OSError as error:
+            raise Refused(f"its C library cannot load libpasta ({error})") from None
         except AttributeError:
             raise Refused(f"it has loaded another version of PASTA ({loaded})") from None
         if self.library.is_read():
@@ -191,10 +197,7 @@ class _Attached:
 
     def prepare(self, request: list[dict[str, Any]]) -> dict[str, Any]:
         """Prepares the hooks of frameworks, which may compile them."""
-        library = 0
-        if not self.preloaded:
-            provider = self.library.process.pasta_framework_api
-            library = ctypes.cast(provider, ctypes.c_void_p).value or 0
+        library = 0 if self.preloaded else self.library.framework
         for each in request:
             spec = importlib.util.spec_from_file_location("_pasta_hooks", each["hooks"])
             assert spec is not None and spec.loader is not None

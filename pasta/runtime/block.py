@@ -15,7 +15,6 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from pasta import paths, private
 from pasta.config import Config
 from pasta.errors import RunError
 from pasta.own_python import own_environment, own_python
+from pasta.runtime.attached import Library, opened
 from pasta.runtime.injection import (
     shim_configuration,
     unprofiled_environment,
@@ -45,30 +45,6 @@ class Request:
     staging: str  # directory to write the run to
     place: str | None  # path to move the run to; None: it stays
     alone: bool  # whether the ring has no other consumer
-
-
-class Library:
-    """The functions of libpasta for blocks."""
-
-    def __init__(self, process: ctypes.PyDLL) -> None:
-        def function(name: str, result: Any, *arguments: Any) -> Callable[..., Any]:
-            found: Any = getattr(process, f"pasta_block_{name}")
-            found.restype, found.argtypes = result, arguments
-            return found  # type: ignore[no-any-return]
-
-        self.process = process
-        self.ring = function("ring", ctypes.c_char_p)
-        self.is_read = function("is_read", ctypes.c_int)
-        self.begin = function(
-            "begin", ctypes.c_uint64, *map(ctypes.POINTER, (ctypes.c_int, ctypes.c_uint32))
-        )
-        self.end = function("end", ctypes.c_uint64, ctypes.c_int)
-        self.forget = function("forget", None)
-
-    @property
-    def framework(self) -> int:
-        """Address of the function that gives framework hooks their function table."""
-        return ctypes.cast(self.process.pasta_framework_api, ctypes.c_void_p).value or 0
 
 
 class Reader:
@@ -148,7 +124,8 @@ class Host:
             self.session: Session | None = None  # the launcher removes its session
         except AttributeError:  # not preloaded
             self.session = _own_session()
-            self.library = Library(_opened(self.session))
+            configuration = shim_configuration(self.session, self.pid, late=True)
+            self.library = opened(str(paths.built(paths.LIBPASTA)), configuration)
         atexit.register(self._close_at_exit)
 
     @property
@@ -195,24 +172,16 @@ class Host:
             self.reader = None
 
 
-def _own_session() -> Session:
+def create_session(command: list[str]) -> Session:
+    """A session for blocks of a program that was started without pasta-preload."""
     config = Config(collector=True, start=False, children=False)
-    session = Session.create(config, list(sys.orig_argv), verbosity=0)
+    return Session.create(config, command, verbosity=0)
+
+
+def _own_session() -> Session:
+    session = create_session(list(sys.orig_argv))
     # The reader owns the session: the program may close descriptors, and its forks inherit them.
     return session.disown()
-
-
-def _opened(session: Session) -> ctypes.PyDLL:
-    """Opens libpasta for a private session of this process."""
-    before = os.environ.get("PASTA_SHIM")
-    os.environ["PASTA_SHIM"] = shim_configuration(session, os.getpid(), late=True)
-    try:
-        return ctypes.PyDLL(str(paths.built(paths.LIBPASTA)))
-    finally:  # the library has read it
-        if before is None:
-            del os.environ["PASTA_SHIM"]
-        else:
-            os.environ["PASTA_SHIM"] = before
 
 
 _host: Host | None = None

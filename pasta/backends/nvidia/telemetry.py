@@ -81,10 +81,9 @@ class _Device:
     #: One of them at each sample: a query takes the driver 50 us.
     in_turns: deque[_Query] = field(default_factory=deque)
     slow: list[_Query] = field(default_factory=list)
-    link_bandwidth: int | None = None
-    #: Whether processes can be read, the last answers, and when those of the slow queries are due.
+    #: Whether processes can be read, the last answers, and when the slow queries are due.
     lists_processes: bool = True
-    kept: list[Any] = field(default_factory=list)
+    kept: list[Any] = field(default_factory=lambda: [None] * len(_PLACES))
     due: float = 0.0
 
 
@@ -129,7 +128,7 @@ class NvmlSampler:
             handle,
             self._otherwise([0], nvml.nvmlDeviceGetMigMode, handle)[0] == 1,
         )
-        device.link_bandwidth = link_bandwidth(nvml, handle)
+        device.kept[_PLACES["link_bandwidth"]] = link_bandwidth(nvml, handle)
         for queries, into in (
             (self._quick(), device.quick),
             (self._in_turns(), device.in_turns),
@@ -188,9 +187,7 @@ class NvmlSampler:
         """State of a device. Raises NVMLError if it is lost."""
         this = self._devices[device]
         now = time.monotonic()
-        if not this.kept:
-            this.kept = [None] * len(_PLACES)
-            this.kept[_PLACES["link_bandwidth"]] = this.link_bandwidth
+        if not this.due:
             self._ask(this, this.in_turns)
         if now >= this.due:
             self._ask(this, this.slow)

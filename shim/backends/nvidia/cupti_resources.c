@@ -115,7 +115,7 @@ void pasta_cupti_on_resource(uint32_t id, const pasta_cupti_resource *r) {
         pasta_cupti_samples_context_destroyed(r->context);
         pasta_cupti_counters_context_destroyed(r->context);
         pasta_nv_context_destroyed(r->context);
-        pasta_nv_module_unloaded(0); /* its modules go without a callback */
+        pasta_nv_module_unloaded(0); /* perhaps its modules go without a callback */
         return;
     case PASTA_CUPTI_STREAM_CREATED:
     case PASTA_CUPTI_STREAM_DESTROYING: on_stream(id == PASTA_CUPTI_STREAM_CREATED, r); return;
