@@ -66,6 +66,8 @@ CALL = [
     ("key", "u8"),
     ("contiguous", "?"),
 ]
+#: A CALL whose waves are computed later, from a launch's blocks and its shape (of LaunchWaves).
+_COLLECTED = [*CALL, ("blocks", "i8"), ("shape", "i4")]
 #: Fields of the kinds of calls that have others in a CALL.
 _FIELDS: dict[str, dict[str, str]] = {
     "kernel_launch": {"name": "name", "key": "ordinal"},
@@ -242,8 +244,8 @@ class Rules(Tool):
         from pasta import abi
 
         records = records[(records["flags"] & abi.FLAG_INTERNAL) == 0]
-        rows = np.zeros(len(records), CALL)
-        rows["kind"], rows["duration"], rows["waves"] = abi.KINDS[kind], -1, np.nan
+        rows = np.zeros(len(records), _COLLECTED)
+        rows["kind"], rows["duration"], rows["shape"] = abi.KINDS[kind], -1, -1
         rows["time"] = records["time"].astype(np.int64)
         for name in ("thread", "device", "stream"):
             rows[name] = records[name]
@@ -257,13 +259,15 @@ class Rules(Tool):
             rows["contiguous"] = is_contiguous(records)
         if kind == "kernel_launch":
             rows["detail"] = (records["flags"] & abi.FLAG_GRAPH) != 0
-            rows["waves"] = self.waves.of(records, self.context)
+            rows["shape"] = self.waves.shapes(records)
+            rows["blocks"] = records["grid"].prod(axis=1, dtype=np.int64)
         return rows, records["index"]
 
     def result(self) -> Result:
         """A table of all violations, and a finding for each."""
-        rows = np.concatenate([np.zeros(0, CALL), *self.parts])
+        rows = np.concatenate([np.zeros(0, _COLLECTED), *self.parts])
         self.parts = [rows]
+        rows["waves"] = self.waves.of(rows["shape"], rows["blocks"], self.context)
         self._add_times(rows, "kernel_launch", self.launch_times)
         for kind in ("memory_copy", "memory_set"):
             self._add_times(rows, kind, self.copy_times)

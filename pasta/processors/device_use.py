@@ -69,9 +69,9 @@ def _work() -> Any:
 
 @cache
 def _submission() -> Any:
-    """Work that has not completed; `waves` of its blocks (NaN: unknown), `order` among all
-    submissions."""
-    more = [("stream", "u8"), ("order", "i8"), ("waves", "f8")]
+    """Work that has not completed; a launch's `blocks` and its `shape` (of LaunchWaves), `order`
+    among all submissions."""
+    more = [("stream", "u8"), ("order", "i8"), ("blocks", "i8"), ("shape", "i4")]
     return np.dtype([*_work().descr, *more])
 
 
@@ -174,11 +174,11 @@ class Kernels:
         self.counts = np.zeros((len(self.AMOUNTS), 0), np.int64)
         self.waves = np.zeros(0)
 
-    def add(self, codes: NDArray[Any], rows: NDArray[Any], short: int) -> None:
-        """Adds kernels (dtype `_submission()`) that completed."""
+    def add(self, codes: NDArray[Any], rows: NDArray[Any], waves: NDArray[Any], short: int) -> None:
+        """Adds kernels (dtype `_submission()`) that completed, and their waves (NaN: unknown)."""
         if not len(rows):
             return
-        durations, waves = rows["end"] - rows["start"], rows["waves"]
+        durations = rows["end"] - rows["start"]
         brief, known = durations < short, ~np.isnan(waves)
         waves = np.where(known, waves, 1)
         whole = np.ceil(waves)
@@ -269,7 +269,7 @@ class DeviceUse:
         if self._follow is None:
             self._follow_host(batch)
         self._submit(batch, context)
-        self._complete(batch)
+        self._complete(batch, context)
         self._sweep()
 
     def _follow_host(self, batch: Batch) -> None:
@@ -353,7 +353,8 @@ class DeviceUse:
         rows = placed(launches)
         rows["key"], rows["name"] = launches["ordinal"], launches["name"]
         rows["class"] = self._class_of(launches["name"], context)
-        rows["waves"] = self._waves.of(launches, context)
+        rows["shape"] = self._waves.shapes(launches)
+        rows["blocks"] = launches["grid"].prod(axis=1, dtype=np.int64)
         self._launches.put(rows[rows["key"] != ABSENT_U64])
         for kind in ("memory_copy", "memory_set"):
             records = batch[kind]
@@ -417,17 +418,19 @@ class DeviceUse:
         self._classes = np.concatenate([self._classes, np.asarray(found, np.int8)])
         return np.asarray(self._classes[codes])
 
-    def _complete(self, batch: Batch) -> None:
+    def _complete(self, batch: Batch, context: Context) -> None:
         """Add the work that completed to its device."""
         kernels = batch["kernel_complete"]
         rows, known = self._launches.take(kernels["ordinal"])
-        rows["submitted"][~known], rows["waves"][~known] = UNKNOWN, np.nan
+        rows["submitted"][~known], rows["shape"][~known] = UNKNOWN, -1
         rows["stream"][~known] = kernels["stream"][~known]
         kernels, rows = self._timed(kernels, rows)
         codes = self.names.encode(rows["name"])
+        waves = self._waves.of(rows["shape"], rows["blocks"], context)
         for number in distinct(kernels["device"]):
             mine = kernels["device"] == number
-            self.kernels.setdefault(number, Kernels()).add(codes[mine], rows[mine], self._short)
+            of_device = self.kernels.setdefault(number, Kernels())
+            of_device.add(codes[mine], rows[mine], waves[mine], self._short)
         self._keep_followed(kernels, rows)
         self._add(kernels, rows, 1 + codes.astype(np.int64))
         copies = batch["copy_complete"]

@@ -1,4 +1,5 @@
-"""Waves of launches, as they come."""
+"""Waves of launches: each has a shape, and waves are known once the properties of its device are,
+which can be recorded after the launch."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from pasta.lazy import np
 from pasta.processors.codes import RowCodes, words_of
-from pasta.processors.occupancy import Devices, resident, waves
+from pasta.processors.occupancy import Devices, places, resident
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -19,41 +20,53 @@ _FIRST, _LAST = "block", "local"
 
 class LaunchWaves:
     """In how many waves the grid of each launch runs; occupancy is computed once for launches of
-    equal blocks and resources."""
+    the same shape: device, block, cluster and resources."""
 
     def __init__(self, limit: int = 1 << 16) -> None:
-        """`limit`: waves of launches with further blocks and resources are unknown."""
+        """`limit`: waves of launches of further shapes are unknown."""
         self.devices = Devices()
-        self._limit = limit
-        self._forget()
-
-    def _forget(self) -> None:
-        self._shapes = RowCodes(self._limit)
-        self._blocks = np.zeros((0, 2), np.int64)  # resident ones (-1: unknown), multiprocessors
+        self._codes = RowCodes(limit)
+        self._launches: list[NDArray[Any]] = []  # the first of each shape, in pieces
+        self._places: NDArray[Any] | None = None  # by shape, of all that were known then
 
     def add_devices(self, devices: NDArray[Any]) -> None:
         """Follows `device` events."""
         if len(devices):
             self.devices.add(devices)
-            self._forget()
+            self._places = None
 
-    def of(self, launches: NDArray[Any], context: Context) -> NDArray[Any]:
-        """Waves (float64, NaN: unknown) of launches."""
-        if not self.devices.properties or not len(launches):
-            return np.full(len(launches), np.nan)
+    def shapes(self, launches: NDArray[Any]) -> NDArray[Any]:
+        """Numbers (int64) of the shapes of launches; -1: one too many."""
+        if not len(launches):
+            return np.zeros(0, np.int64)
         words = words_of(launches, _FIRST, _LAST)
         words = np.column_stack([words, launches["device"].astype(np.uint64)])
-        codes, before = self._shapes.encode(words), len(self._blocks)
-        count = len(self._shapes)
-        if count > before:
+        before = len(self._codes)
+        codes = self._codes.encode(words)
+        if len(self._codes) > before:
             _, first = np.unique(codes, return_index=True)
-            new = launches[first[codes[first] >= before]]
-            made = np.zeros((len(new), 2), np.int64)
-            for number in np.unique(new["device"]).tolist():
-                mine = new["device"] == number
+            self._launches.append(launches[first[codes[first] >= before]].copy())
+            self._places = None
+        return codes
+
+    def of(self, shapes: NDArray[Any], blocks: NDArray[Any], context: Context) -> NDArray[Any]:
+        """Waves (float64, NaN: unknown) of grids of `blocks`, by the shapes of their launches."""
+        if self._places is None:
+            self._places = self._computed(context)
+        fitting = np.append(self._places, 0)[shapes]
+        known = (fitting > 0) & (blocks > 0)
+        return np.where(known, blocks / np.maximum(fitting, 1), np.nan)
+
+    def _computed(self, context: Context) -> NDArray[Any]:
+        """Blocks of each shape that its device holds at once; 0: unknown."""
+        found = [np.zeros(0, np.int64)]
+        for launches in self._launches:
+            made = np.zeros(len(launches), np.int64)
+            for number in np.unique(launches["device"]).tolist():
                 limits = self.devices.limits(number, context)
-                made[mine, 0] = resident(new[mine], limits)["blocks"]
-                made[mine, 1] = limits.multiprocessors if limits else 0
-            self._blocks = np.concatenate([self._blocks[:before], made])
-        blocks, multiprocessors = self._blocks[codes].T
-        return waves(launches, np.where(codes >= 0, blocks, -1), multiprocessors)[0]
+                mine = launches["device"] == number
+                if limits:
+                    blocks = resident(launches[mine], limits)["blocks"]
+                    made[mine] = places(launches[mine], blocks, limits.multiprocessors)
+            found.append(made)
+        return np.concatenate(found)

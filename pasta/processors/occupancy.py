@@ -144,21 +144,28 @@ def resident(launches: NDArray[Any], limits: Limits | None) -> NDArray[Any]:
     return found
 
 
-def waves(
-    launches: NDArray[Any], blocks: NDArray[Any], multiprocessors: int | NDArray[Any]
-) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Waves in which the grids of launches run (float64, NaN: unknown), and which share of the
-    last one is idle. `blocks`: those that fit on a multiprocessor, -1 where unknown.
+def places(launches: NDArray[Any], blocks: NDArray[Any], multiprocessors: int) -> NDArray[Any]:
+    """Blocks of launches (int64) that the device holds at once, 0: unknown. `blocks`: those that
+    fit on a multiprocessor, -1 where unknown.
 
-    Clusters start as a whole, so a wave has a whole number of them.
+    Clusters start as a whole, so there is a whole number of them.
     """
-    grid = launches["grid"].prod(axis=1, dtype=np.int64)
     clusters = launches["cluster"].astype(np.int64)
     clusters = np.where(clusters == np.iinfo(np.uint16).max, 1, clusters).prod(axis=1)
     clusters = np.maximum(clusters, 1)
-    places = np.where(blocks > 0, blocks * multiprocessors // clusters * clusters, 0)
-    known = (places > 0) & (grid > 0)
-    count = np.where(known, grid / np.maximum(places, 1), np.nan)
+    return np.where(blocks > 0, blocks * multiprocessors // clusters * clusters, 0)
+
+
+def waves(
+    launches: NDArray[Any], blocks: NDArray[Any], multiprocessors: int
+) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Waves in which the grids of launches run (float64, NaN: unknown), and which share of the
+    last one is idle. `blocks` as for `places`.
+    """
+    grid = launches["grid"].prod(axis=1, dtype=np.int64)
+    held = places(launches, blocks, multiprocessors)
+    known = (held > 0) & (grid > 0)
+    count = np.where(known, grid / np.maximum(held, 1), np.nan)
     return count, np.ceil(count) - count
 
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from pasta import abi
 from pasta.backends import find_architecture
 from pasta.frameworks import conventions
+from pasta.processors.launch_waves import LaunchWaves
 from pasta.processors.occupancy import LIMITERS, Devices, Limits, resident, waves
 from pasta.testing import Events
 from pasta.tool import Context
@@ -181,6 +182,24 @@ def test_waves_and_their_tail() -> None:
     expected = [1, 1057 / 1056, 0.5, 3, np.nan]
     assert count == pytest.approx(expected, nan_ok=True)
     assert tail == pytest.approx([0, 1055 / 1056, 0.5, 0, np.nan], nan_ok=True)
+
+
+def test_waves_of_launches_that_were_recorded_before_their_device() -> None:
+    events = Events()
+    events.device(architecture="sm_90", multiprocessors=132, warp=32)
+    context = events.context()
+    context.conventions = conventions()
+    found = LaunchWaves()
+    small, large = launch(grid=(132, 1, 1)), launch(grid=(264, 1, 1), block=(1024, 1, 1))
+    launches = np.concatenate([small, large, small])
+    launches["device"] = 0
+    blocks = launches["grid"].prod(axis=1)
+    shapes = found.shapes(launches[:1])
+    assert np.isnan(found.of(shapes, blocks[:1], context)).all()
+    shapes = np.concatenate([shapes, found.shapes(launches[1:]), [-1]])
+    found.add_devices(events.batch()["device"])
+    waves_of_all = found.of(shapes, np.append(blocks, 1), context)
+    assert waves_of_all == pytest.approx([132 / 1056, 1, 132 / 1056, np.nan], nan_ok=True)
 
 
 def test_waves_of_clusters_are_whole() -> None:
