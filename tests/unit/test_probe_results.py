@@ -171,6 +171,17 @@ def test_unattributed_accesses_are_counted_separately() -> None:
     assert tool.pairs.rows().tolist() == [(0, -1, 0x10, 6, 24)]
 
 
+def test_pairs_of_which_none_lacked_room() -> None:
+    events, pipeline, tool = made()
+    pipeline.feed(events.batch())
+    launch = Launch(tool, 0).encoded()
+    pipeline.feed_device(launch + entry(PAIRS, [], words=2, rows=0, ordinal=0))
+    pipeline.feed_device(entry(PAIRS, [1, 0x10, 3, 12], words=2, rows=1, ordinal=0))
+    pipeline.finish()
+    assert pipeline.failures == {}
+    assert tool.pairs.rows()["seen"].tolist() == [3]
+
+
 def test_pieces_map_to_tensors() -> None:
     """Pieces of one allocation, parts of which are reused."""
     events, _, tool = made()

@@ -182,6 +182,12 @@ def row_words(spec: MapSpec) -> int:
     return rows * len(spec.fields)
 
 
+def _by_field(spec: MapSpec, words: NDArray[Any]) -> NDArray[Any]:
+    """A map's words by row, the map's other index, and field; there may be no rows."""
+    fields = len(spec.fields)
+    return words.reshape(len(words), row_words(spec) // fields, fields)
+
+
 def _index(spec: MapSpec, key: str) -> str:
     return f"max(0, min({key}, {spec.limits[key] - 1}))"
 
@@ -239,8 +245,7 @@ class LaunchWords(Place[PerLaunch]):
         """Deliver counts by launch and index."""
         spec = self.spec
         first = self.offset + (self.areas.plain_words if self.request.contended else 0)
-        counts = words[:, first : first + row_words(spec)]
-        counts = counts.reshape(len(words), -1, len(spec.fields))
+        counts = _by_field(spec, words[:, first : first + row_words(spec)])
         launch, key = np.nonzero(counts.any(axis=2))
         if not len(launch):
             return
@@ -329,8 +334,7 @@ class _PairTable(Place[P]):
 
     def _words(self, words: NDArray[Any]) -> NDArray[Any]:
         """Words of the map: by row, the map's other index, and field."""
-        own = words[:, self.offset : self.offset + row_words(self.spec)]
-        return np.asarray(own.reshape(len(words), -1, len(self.spec.fields)))
+        return _by_field(self.spec, words[:, self.offset : self.offset + row_words(self.spec)])
 
     def lose_pairs(self, target: Target, words: NDArray[Any]) -> None:
         """Report the amounts of the first field."""
@@ -429,8 +433,7 @@ class _HashWords(Place[P]):
     ) -> tuple[dict[str, NDArray[Any]], int]:
         """Columns `key`, `inner` (index among the words of the key) and the fields; and the total
         of keys without a row."""
-        counts = words[:, self.offset : self.offset + row_words(self.spec)]
-        counts = counts.reshape(len(words), -1, len(self.spec.fields))
+        counts = _by_field(self.spec, words[:, self.offset : self.offset + row_words(self.spec)])
         row, inner = np.nonzero(counts.any(axis=2))
         fields = {each: counts[row, inner, i] for i, each in enumerate(self.spec.fields)}
         other = keys[row] == _OTHER_KEY

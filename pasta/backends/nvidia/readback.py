@@ -58,27 +58,29 @@ class DeviceResults:
             kind, fixed, rows = int(entry["kind"]), int(entry["words"]), int(entry["rows"])
             at += header
             if kind == _LAUNCH:
-                length = fixed + rows * (1 + int(entry["row_words"]))
+                width = 1 + int(entry["row_words"])
+                length = fixed + rows * width
                 launches.append(int(entry["ordinal"]))
                 slots.append(words[at : at + fixed])
                 if rows:
                     owners.append(np.full(rows, entry["ordinal"]))
-                    objects.append(words[at + fixed : at + length].reshape(rows, -1))
+                    objects.append(words[at + fixed : at + length].reshape(rows, width))
             elif kind == _PAIRS:
                 length = rows * (2 + fixed)
-                pairs.append((int(entry["ordinal"]), words[at : at + length].reshape(rows, -1)))
+                found = words[at : at + length].reshape(rows, 2 + fixed)
+                pairs.append((int(entry["ordinal"]), found))
             elif kind == _HASH:
                 length = rows * (1 + fixed)
                 key = (
                     int(entry["device"]), int(entry["context"]), int(entry["index"]),
                     int(entry["generation"]),
                 )  # fmt: skip
-                table = words[at : at + length].reshape(rows, -1)
+                table = words[at : at + length].reshape(rows, 1 + fixed)
                 self._totals[key] = (table[:, 0].copy(), table[:, 1:].copy())
             elif kind == _BINS:
                 length = rows * fixed
                 place = (int(entry["device"]), int(entry["context"]))
-                values = words[at : at + length].reshape(rows, -1).copy()
+                values = words[at : at + length].reshape(rows, fixed).copy()
                 self._bins.setdefault(place, {})[int(entry["ordinal"])] = (
                     int(entry["row_words"]), values,
                 )  # fmt: skip
