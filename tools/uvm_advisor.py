@@ -548,6 +548,13 @@ def _measures(activity: NDArray[Any]) -> dict[str, NDArray[Any]]:
     }
 
 
+def _by_faults(moves: NDArray[Any]) -> NDArray[Any]:
+    """Which migrations faults caused, those of the driver's prefetcher among them."""
+    from pasta import abi
+
+    return np.isin(moves["reason"], (abi.REASON_COHERENCE, abi.REASON_PREFETCH))
+
+
 def _summed(measures: dict[str, NDArray[Any]], codes: NDArray[Any], count: int) -> NDArray[Any]:
     """Sums of measures (int64, a field for each of `_SUMS`) by code."""
     found = np.zeros(count, [(name, "i8") for name in _SUMS])
@@ -743,15 +750,13 @@ class _Run:
 
     @cached_property
     def touched(self) -> Any:
-        """Pages that launches touched: of probed ones as accessed, of others as they faulted."""
-        from pasta import abi
+        """Pages that launches touched: of probed ones as accessed, of others as they faulted, or as
+        faults moved them."""
         from pasta.processors.managed_trace import Touched
 
         known = np.unique(self.accesses["launch"])
         rows = self.activity[self.activity["launch"] >= 0]
-        moved = (
-            ~rows["fault"] & (rows["destination"] >= 0) & (rows["reason"] == abi.REASON_COHERENCE)
-        )
+        moved = ~rows["fault"] & (rows["destination"] >= 0) & _by_faults(rows)
         rows = rows[(rows["fault"] & (rows["source"] >= 0)) | moved]
         launches = self.launches["launch"][rows["launch"]]
         other = ~np.isin(launches, known)
@@ -795,13 +800,12 @@ class _Run:
     def _add_brought(self, trace: Any, starts: NDArray[Any], writes: NDArray[Any]) -> None:
         """The host is taken to access all pages that its faults brought, as it did the page that
         it faulted on: `starts` and `writes` of its faults."""
-        from pasta import abi
         from pasta.processors.managed_pages import HOST
 
         if not len(starts):
             return
         moves = self.activity[~self.activity["fault"] & (self.activity["destination"] < 0)]
-        moves = moves[moves["reason"] == abi.REASON_COHERENCE]
+        moves = moves[_by_faults(moves)]
         last = np.searchsorted(starts, moves["start"], "right") - 1
         moves, last = moves[last >= 0], last[last >= 0]
         page, index = self.pages.expanded(moves["owner"], moves["address"], moves["bytes"])
