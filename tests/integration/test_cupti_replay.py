@@ -80,23 +80,30 @@ def test_threads_of_a_recording(cupti: Path, tmp_path: Path) -> None:
     assert len({thread for (thread,) in again.rows("kernel_launch", "thread")}) == 8
 
 
-#: Launches, copies and sets of each recording, known from the program (examples/cuda).
+H100, H200 = "NVIDIA H100 80GB HBM3", "NVIDIA H200"
+#: Device, launches, copies and sets of each recording, known from the program (examples/cuda).
 WORK = {
-    "vadd": (1, 3, 0),
-    "graph": (11, 10, 11),
-    "memory": (0, 5, 6),
-    "annotated": (2, 1, 1),
+    "vadd": (H200, 1, 3, 0),
+    "graph": (H200, 11, 10, 11),
+    "memory": (H200, 0, 5, 6),
+    "annotated": (H200, 2, 1, 1),
+    "contexts": (H100, 20, 4, 4),
 }
+
+
+def play_recording(cupti: Path, directory: Path, name: str) -> Played:
+    stream = DATA / "nvidia" / f"{name}.stream"
+    version = int.from_bytes(stream.read_bytes()[16:20], "little")
+    played = play_cupti(cupti, directory, f"replay:{stream}", FAKE_CUPTI_API=str(version))
+    assert (played.status, played.stderr) == (7, "")
+    return played
 
 
 @pytest.mark.parametrize("name", WORK)
 def test_recordings_of_a_gpu(cupti: Path, tmp_path: Path, name: str) -> None:
-    """All work of the program is there, and has its times, on an H200."""
-    stream = DATA / "nvidia" / f"{name}.stream"
-    version = int.from_bytes(stream.read_bytes()[16:20], "little")
-    played = play_cupti(cupti, tmp_path, f"replay:{stream}", FAKE_CUPTI_API=str(version))
-    assert (played.status, played.stderr) == (7, "")
-    launches, copies, sets = WORK[name]
+    """All work of the program is there, and has its times."""
+    played = play_recording(cupti, tmp_path, name)
+    device, launches, copies, sets = WORK[name]
     assert len(played["kernel_launch"]) == launches
     assert (len(played["memory_copy"]), len(played["memory_set"])) == (copies, sets)
     for work, done, key in (
@@ -106,5 +113,20 @@ def test_recordings_of_a_gpu(cupti: Path, tmp_path: Path, name: str) -> None:
         submitted = sorted(row for kind in work for row in played.rows(kind, key))
         assert sorted(played.rows(done, key)) == submitted
         assert all(start < end for start, end in played.rows(done, "start", "end"))
-    ((name,),) = played.rows("device", "name")[-1:]
-    assert name == "NVIDIA H200"
+    assert played.rows("device", "name")[-1:] == [(device,)]
+    contexts = [len(played[f"context_{what}"]) for what in ("create", "destroy")]
+    assert contexts == ([4, 4] if name == "contexts" else [1, 0])
+
+
+def test_nodes_of_graphs_that_pytorch_captured(cupti: Path, tmp_path: Path) -> None:
+    """The first of two graphs is destroyed before the second, whose nodes have its handles, and
+    both are replayed: each kernel knows its node, and no two nodes of a launch are the same."""
+    played = play_recording(cupti, tmp_path, "torch_graphs")
+    nodes: dict[int, list[int | None]] = {}
+    for flags, node, time in played.rows("kernel_launch", "flags", "graph_node", "time"):
+        if flags:
+            nodes.setdefault(time, []).append(node)
+    assert [len(found) for found in nodes.values()] == [8, 9, 8]
+    assert all(None not in found and len(set(found)) == len(found) for found in nodes.values())
+    first, _, again = nodes.values()
+    assert first == again

@@ -261,7 +261,7 @@ def test_managed_memory_and_overheads(play: Play) -> None:
         ("migration", 4104, None, 0, 1),
     ]
     assert played.rows("uvm_fault", *columns) == [
-        ("cpu_fault", None, 4099, None, None),
+        ("cpu_fault", None, 1, None, None),
         ("gpu_fault", None, 4100, 0, None),
     ]
     assert [row[0] for row in played.rows("uvm_thrashing", "cause")] == [

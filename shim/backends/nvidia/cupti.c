@@ -39,24 +39,31 @@ static bool is_recording(void) {
     return __atomic_load_n(&recording, __ATOMIC_ACQUIRE) && pasta_generation() == recorded_generation;
 }
 
-/* CUPTI wants the driver to be initialised, which it is with the first context: inside cuInit it accepts the same
- * without an error, and delivers no record. */
+enum { UVM_UNWANTED, UVM_WANTED, UVM_NEXT_CALL };
+static int uvm;
+
+/* Inside cuInit, and in the callback of a new context, CUPTI accepted this without an error, and delivered no record. */
 static void enable_uvm(void) {
     char why[256];
     size_t size = sizeof why;
     pasta_cupti_uvm_config configs[PASTA_CUPTI_UVM_DTOD];
-    if (!pasta_config_u64("nvidia.uvm", 0)) return;
     for (int32_t what = 1; what <= PASTA_CUPTI_UVM_DTOD; what++)
         configs[what - 1] = (pasta_cupti_uvm_config){1, what, 0, 1};
     if (FAILED(configure_uvm, configs, PASTA_CUPTI_UVM_DTOD) || FAILED(enable, PASTA_CUPTI_UVM))
         pasta_say("faults and migrations of managed memory are not recorded: %s", why);
 }
 
+static bool uvm_goes(int from, int to) {
+    return __atomic_compare_exchange_n(&uvm, &from, to, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED);
+}
+
 static void on_callback(void *user, int32_t domain, uint32_t id, const void *data) {
-    static pthread_once_t uvm = PTHREAD_ONCE_INIT;
     (void)user;
     if (is_recording()) {
-        if (domain == PASTA_CUPTI_RESOURCE && id == PASTA_CUPTI_CONTEXT_CREATED) pthread_once(&uvm, enable_uvm);
+        if (domain == PASTA_CUPTI_RESOURCE && id == PASTA_CUPTI_CONTEXT_CREATED) uvm_goes(UVM_WANTED, UVM_NEXT_CALL);
+        if (domain == PASTA_CUPTI_DRIVER && PASTA_UNLIKELY(__atomic_load_n(&uvm, __ATOMIC_RELAXED) == UVM_NEXT_CALL) &&
+            uvm_goes(UVM_NEXT_CALL, UVM_UNWANTED))
+            enable_uvm();
         if (domain == PASTA_CUPTI_DRIVER) pasta_cupti_on_call(id, data);
         if (domain == PASTA_CUPTI_RUNTIME) pasta_nv_on_runtime_call(id, data);
         if (domain == PASTA_CUPTI_RESOURCE) pasta_cupti_on_resource(id, data);
@@ -165,6 +172,14 @@ static bool enable_records(char *why, size_t size) {
     return true;
 }
 
+void pasta_cupti_time_kernels(bool on) {
+    static bool untimed;
+    if (untimed == !on || (!on && pasta_cupti_guest_wants_records(PASTA_CUPTI_KERNEL))) return;
+    int32_t result = on ? pasta_cupti.enable(PASTA_CUPTI_KERNEL) : pasta_cupti.disable(PASTA_CUPTI_KERNEL);
+    if (result == 0) untimed = !on;
+    else pasta_log("%s: records of kernels, %d: %s", PASTA_CUPTI_SOURCE, on, pasta_cupti_error(result));
+}
+
 static void disable_records(void) {
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) pasta_cupti.disable(kinds[i]);
     for (size_t i = 0; i < sizeof optional / sizeof *optional; i++) pasta_cupti.disable(optional[i]);
@@ -236,6 +251,7 @@ bool pasta_cupti_start(char *why, size_t size) {
     if (enable_callbacks(why, size) && enable_records(why, size)) {
         if (pasta_use(PASTA_CUPTI_SOURCE, pasta_cupti_version())) {
             pasta_nv_read_device_name();
+            uvm = pasta_config_u64("nvidia.uvm", 0) ? UVM_WANTED : UVM_UNWANTED;
             recorded_generation = pasta_generation();
             __atomic_store_n(&recording, true, __ATOMIC_RELEASE);
             __atomic_store_n(&subscribed, true, __ATOMIC_RELEASE);

@@ -107,14 +107,16 @@ static void launch(const pasta_cupti_call *c, const pasta_nv_launch *l, uint64_t
     if (!time) return;
     here.correlation = c->correlation;
     here.work = w;
+    here.work.time = time;
 }
 
 static void launched(const pasta_cupti_call *c) {
-    pasta_cupti_counters_launched(succeeded(c));
+    uint64_t ns = pasta_cupti_counters_launched(succeeded(c));
     if (here.correlation != c->correlation) return; /* captured, not recorded, or begun before the subscription */
     here.correlation = 0;
     if (succeeded(c)) pasta_nv_record_return(&here.work);
     else pasta_cupti_forget(c->correlation);
+    if (ns) pasta_cupti_complete_counted(c->correlation, &here.work, ns);
 }
 
 static void on_launch(const pasta_cupti_call *c, const row *r, const uint64_t *a) {

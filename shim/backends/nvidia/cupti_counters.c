@@ -2,7 +2,8 @@
  *
  * Mode `kernel`: a launch that windows and filters select, as they select for probes, is a range of its own.  It runs
  * alone, and as many times as its counters need passes; CUPTI restores the memory between them, inside the call.
- * Launches of other threads wait meanwhile: their kernels would be counted too.
+ * Launches of other threads wait meanwhile: their kernels would be counted too.  It has no record of CUPTI's, which
+ * would add to what is counted: its time is a counter as well.
  * Mode `range`: consecutive selected launches of a context, and all that runs beside them, are one range.  Nothing is
  * replayed or made to wait, so that the counters must fit one pass.
  *
@@ -21,6 +22,8 @@
 #include "cupti_source.h"
 
 enum { CONTEXTS = 64, METRICS = 256, WAIT_S = 1 };
+
+static const char time_counter[] = "gpu__time_duration.sum"; /* ns; in a list by this address: nobody asked for it */
 
 #define POINTER(name, symbol, arguments) int32_t(*name) arguments;
 static struct {
@@ -57,7 +60,7 @@ static uint32_t counting_generation;
 /* Of this thread's launch. */
 static _Thread_local struct {
     bool selected, locked;
-    uint64_t ordinal;
+    uint64_t ordinal, ns;
     counted *counts;
 } here;
 
@@ -142,7 +145,8 @@ static bool choose(counted *c, const char *chip, const uint8_t *availability) {
 /* Once, as all contexts need about as many. */
 static bool allows_passes(const counted *c, uint64_t passes) {
     static bool said;
-    unsigned long long counters = c->count, times = passes;
+    unsigned long long counters = 0, times = passes;
+    for (uint64_t i = 0; i < c->count; i++) counters += c->names[i] != time_counter;
     if (settings.ranges && passes > 1) {
         pasta_say("counters are not recorded: these %llu need %llu passes, and a range runs once: name fewer in "
                   "nvidia.counters, or set nvidia.counters_mode=kernel",
@@ -258,6 +262,8 @@ static void publish(const counted *c, const double *values) {
             unavailable++;
             continue;
         }
+        if (!strcmp(c->names[i], time_counter)) here.ns = (uint64_t)values[i];
+        if (c->names[i] == time_counter) continue;
         pasta_counter *e = pasta_begin_result(pasta_thread(), PASTA_EVENT_counter, PASTA_SLOTS(pasta_counter), c->at.device,
                                               c->at.context, PASTA_NO_STREAM);
         if (!e) return;
@@ -344,6 +350,7 @@ static void count_kernel(uint64_t context) {
     counted *c = counted_in(context);
     if (!c) return;
     c->first = c->last = here.ordinal;
+    pasta_cupti_time_kernels(false);
     begin_range(c);
     here.counts = c->started ? c : NULL;
 }
@@ -374,15 +381,18 @@ void pasta_cupti_counters_launching(uint64_t context, bool of_graph) {
         return;
     }
     here.locked = true;
+    here.ns = 0;
     if (selected) count_kernel(context);
+    if (!here.counts) pasta_cupti_time_kernels(true);
 }
 
-void pasta_cupti_counters_launched(bool succeeded) {
-    if (!here.locked || !is_on()) return;
+uint64_t pasta_cupti_counters_launched(bool succeeded) {
+    if (!here.locked || !is_on()) return 0;
     if (here.counts) end_range(here.counts, succeeded);
     here.counts = NULL;
     here.locked = false;
     pthread_mutex_unlock(&lock);
+    return here.ns;
 }
 
 static void end(counted *c) {
@@ -423,6 +433,10 @@ static bool read_settings(void) {
             return false;
         }
     settings.ranges = mode && !strcmp(mode, "range");
+    if (settings.count && settings.count < METRICS && !settings.ranges) {
+        settings.of_group[settings.count] = true;
+        settings.names[settings.count++] = time_counter;
+    }
     return settings.count > 0;
 }
 

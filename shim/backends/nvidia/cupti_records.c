@@ -120,6 +120,11 @@ static void on_kernel(const pasta_cupti_kernel *k) {
     if (details) publish_details(&w, k);
 }
 
+void pasta_cupti_complete_counted(uint32_t correlation, const pasta_nv_work *w, uint64_t ns) {
+    pasta_cupti_put(correlation, &(pasta_cupti_submitted){PASTA_CUPTI_NOTHING, *w});
+    publish_completion(w, w->time, w->time + ns);
+}
+
 /* ---- copies and sets ---- */
 
 static pasta_copy_direction direction_of(uint8_t kind) {
@@ -285,7 +290,7 @@ static void on_overhead(const pasta_cupti_overhead *o) {
 
 static const struct {
     uint8_t kind, cause;
-    bool from_device, to_device, counts; /* counts: `value` is a number of faults */
+    bool from_device, to_device, is_fault;
 } uvm_rows[] = {
     [PASTA_CUPTI_UVM_HTOD] = {PASTA_EVENT_uvm_migration, PASTA_UVM_migration, false, true, false},
     [PASTA_CUPTI_UVM_DTOH] = {PASTA_EVENT_uvm_migration, PASTA_UVM_migration, true, false, false},
@@ -306,8 +311,9 @@ static void on_uvm(const pasta_cupti_uvm *u) {
                                         to == PASTA_NO_DEVICE ? from : to, PASTA_NO_CONTEXT, PASTA_NO_STREAM);
     if (!e) return;
     e->address = u->address;
-    if (uvm_rows[u->what].counts) e->count = (uint32_t)u->value;
-    else e->bytes = u->value;
+    /* a fault of the host's has the address of its instruction as `value` */
+    if (!uvm_rows[u->what].is_fault) e->bytes = u->value;
+    else e->count = uvm_rows[u->what].from_device ? (uint32_t)u->value : 1;
     e->start = pasta_cupti_time(u->start);
     if (u->end) e->end = pasta_cupti_time(u->end);
     e->cause = uvm_rows[u->what].cause;

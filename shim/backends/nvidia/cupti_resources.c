@@ -7,7 +7,7 @@
 #define STORE(place, value) __atomic_store_n(&(place), value, __ATOMIC_RELEASE)
 
 /* Numbers count up: a table by number holds the last ones. */
-enum { CONTEXTS = 256, STREAMS = 4096, NODES = 1 << 16 };
+enum { CONTEXTS = 256, STREAMS = 4096, NODE_SETS = 1 << 15, NODES_IN_SET = 4 };
 
 static struct {
     uint32_t number, known; /* of the context */
@@ -20,8 +20,11 @@ static struct {
 } streams[STREAMS];
 
 static struct {
-    uint64_t number, handle;
-} nodes[NODES];
+    struct {
+        uint64_t number, handle;
+    } nodes[NODES_IN_SET];
+    uint32_t added;
+} node_sets[NODE_SETS];
 
 /* ---- contexts ---- */
 
@@ -47,6 +50,11 @@ pasta_nv_place pasta_cupti_place(uint32_t number) {
     return (pasta_nv_place){LOAD(contexts[slot].place_number), LOAD(contexts[slot].device), LOAD(contexts[slot].slot)};
 }
 
+/* CUPTI tells of a context's end first, and then of what ends with it. */
+static pasta_nv_place place_of(const pasta_cupti_resource *r, bool created) {
+    return created ? pasta_nv_place_here(r->context) : pasta_nv_known_place(r->context);
+}
+
 /* ---- streams ---- */
 
 static uint64_t stream_key(uint32_t context, uint32_t stream) { return ((uint64_t)context << 32 | stream) + 1; }
@@ -62,7 +70,7 @@ static void on_stream(bool created, const pasta_cupti_resource *r) {
     uint32_t number = 0, context = 0;
     bool known = pasta_cupti.stream_id(r->context, r->stream, 0, &number) == 0;
     if (created && known && pasta_cupti.context_id(r->context, &context) == 0) add_stream(context, number, r->stream);
-    pasta_nv_record_stream(created, pasta_nv_place_here(r->context), r->stream, known ? number : PASTA_ABSENT_U64);
+    pasta_nv_record_stream(created, place_of(r, created), r->stream, known ? number : PASTA_ABSENT_U64);
 }
 
 uint64_t pasta_cupti_stream(uint32_t context, uint32_t stream) {
@@ -73,18 +81,27 @@ uint64_t pasta_cupti_stream(uint32_t context, uint32_t stream) {
 
 /* ---- nodes of graphs: instantiation clones them, and only clones run ---- */
 
+/* A number has the graph in its upper half, and counts that graph's nodes in its lower half. */
+static uint32_t node_set(uint64_t number) {
+    return ((uint32_t)number + (uint32_t)(number >> 32) * 0x9e3779b1u) % NODE_SETS;
+}
+
 static void add_node(uint64_t node, uint64_t handle) {
     uint64_t number = 0;
     if (pasta_cupti.node_id(node, &number) != 0 || !number) return;
-    uint32_t slot = (uint32_t)(number % NODES);
-    STORE(nodes[slot].number, 0);
-    STORE(nodes[slot].handle, handle);
-    STORE(nodes[slot].number, number);
+    uint32_t set = node_set(number), way = 0;
+    while (way < NODES_IN_SET && LOAD(node_sets[set].nodes[way].number) != number) way++;
+    if (way == NODES_IN_SET) way = __atomic_fetch_add(&node_sets[set].added, 1, __ATOMIC_RELAXED) % NODES_IN_SET;
+    STORE(node_sets[set].nodes[way].number, 0);
+    STORE(node_sets[set].nodes[way].handle, handle);
+    STORE(node_sets[set].nodes[way].number, number);
 }
 
 uint64_t pasta_cupti_node(uint64_t number) {
-    uint32_t slot = (uint32_t)(number % NODES);
-    return LOAD(nodes[slot].number) == number ? LOAD(nodes[slot].handle) : PASTA_ABSENT_U64;
+    uint32_t set = node_set(number);
+    for (uint32_t way = 0; way < NODES_IN_SET; way++)
+        if (LOAD(node_sets[set].nodes[way].number) == number) return LOAD(node_sets[set].nodes[way].handle);
+    return PASTA_ABSENT_U64;
 }
 
 /* The node that was captured, also where graphs with clones are cloned again. */
@@ -104,7 +121,7 @@ static void on_module(bool loaded, const pasta_cupti_resource *r) {
         pasta_cupti_samples_module_unloading();
         pasta_nv_module_unloaded(0); /* calls do not name the modules of functions */
     }
-    pasta_nv_record_module(loaded, pasta_nv_place_here(r->context), m->id, m->cubin, m->bytes);
+    pasta_nv_record_module(loaded, place_of(r, loaded), m->id, m->cubin, m->bytes);
 }
 
 void pasta_cupti_on_resource(uint32_t id, const pasta_cupti_resource *r) {

@@ -100,7 +100,7 @@ bool pasta_cupti_counters_on(void);
  * nodes are not selected; `launched` at its return. */
 bool pasta_cupti_counters_decide(const pasta_kernel_launch *launch);
 void pasta_cupti_counters_launching(uint64_t context, bool of_graph);
-void pasta_cupti_counters_launched(bool succeeded);
+uint64_t pasta_cupti_counters_launched(bool succeeded); /* ns that it took, where it was counted; else 0 */
 void pasta_cupti_counters_context_destroyed(uint64_t context);
 void pasta_cupti_counters_finish(void); /* the process exits */
 
@@ -122,6 +122,8 @@ bool pasta_cupti_wants_call(uint32_t id);
 /* Publishes what a buffer's records say. */
 void pasta_cupti_read_buffer(uint64_t context, uint32_t stream, uint8_t *buffer, uint64_t valid);
 void pasta_cupti_with_details(bool wanted);
+/* A counted launch has no record: it ran in its call, for `ns`. */
+void pasta_cupti_complete_counted(uint32_t correlation, const pasta_nv_work *work, uint64_t ns);
 void pasta_cupti_finish_records(void); /* the process exits: the error of times, and losses */
 
 /* ---- cupti.c ---- */
@@ -132,6 +134,8 @@ bool pasta_cupti_is_on(void); /* we are the subscriber */
 bool pasta_cupti_wants(int32_t domain, uint32_t id);
 bool pasta_cupti_wants_records(int32_t kind);
 void pasta_cupti_enable_callbacks(void); /* again, those that we want */
+/* Records of kernels add instructions to them, which counters would count. Not on two threads at a time. */
+void pasta_cupti_time_kernels(bool on);
 
 /* ---- injection.c ---- */
 

@@ -109,6 +109,12 @@ pasta_nv_place pasta_nv_place_of(uint64_t handle, int16_t device) {
     return add_context(handle, device);
 }
 
+pasta_nv_place pasta_nv_known_place(uint64_t handle) {
+    uint32_t slot;
+    if (handle && find_context(handle, &slot)) return place_in(slot);
+    return (pasta_nv_place){PASTA_NO_CONTEXT, PASTA_NO_DEVICE, 0};
+}
+
 static _Thread_local int16_t creating; /* plus one */
 
 void pasta_nv_set_creating(int16_t device) { creating = (int16_t)(device + 1); }

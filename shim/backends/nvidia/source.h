@@ -46,6 +46,8 @@ typedef struct pasta_nv_place {
 
 /* Number and device of a context; a new one is published with `device` (absent: -1). */
 pasta_nv_place pasta_nv_place_of(uint64_t context, int16_t device);
+/* The same of a context that may be gone: then both are absent. */
+pasta_nv_place pasta_nv_known_place(uint64_t context);
 /* Device of the context that this thread is creating; absent: -1. */
 void pasta_nv_set_creating(int16_t device);
 int16_t pasta_nv_creating(void);

@@ -161,6 +161,9 @@ EXPORT bool fake_cupti_record(const void *record) {
     return true;
 }
 
+/* Instructions that write times are added to each warp. */
+bool fake_cupti_instruments(void) { return kinds[PASTA_CUPTI_KERNEL]; }
+
 EXPORT bool fake_cupti_latency(void) { return latency; }
 
 EXPORT int32_t cuptiActivityEnable(int32_t kind) {
@@ -304,8 +307,8 @@ EXPORT int32_t cuptiFinalize(void) {
 }
 
 EXPORT bool fake_cupti_deliver(int32_t domain, uint32_t id, const void *data) {
-    has_context |= domain == PASTA_CUPTI_RESOURCE && id == PASTA_CUPTI_CONTEXT_CREATED;
-    if (!callback || domain <= 0 || domain >= DOMAINS || id >= IDS || !enabled[domain][id]) return false;
-    callback(callback_user, domain, id, data);
-    return true;
+    bool wanted = callback && domain > 0 && domain < DOMAINS && id < IDS && enabled[domain][id];
+    if (wanted) callback(callback_user, domain, id, data);
+    has_context |= domain == PASTA_CUPTI_RESOURCE && id == PASTA_CUPTI_CONTEXT_CREATED; /* not before it is complete */
+    return wanted;
 }

@@ -21,15 +21,18 @@
 
 #define EXPORT __attribute__((visibility("default")))
 
-enum { INVALID = 1, INVALID_OPERATION = 7, BUSY = 26, UNKNOWN = 999, MAX_METRICS = 16, IN_A_PASS = 2, PROFILERS = 4 };
+enum { INVALID = 1, INVALID_OPERATION = 7, BUSY = 26, UNKNOWN = 999, MAX_METRICS = 16, IN_A_PASS = 2, PROFILERS = 4,
+       ADDED = 8 /* instructions of a warp */ };
 enum { IMAGE = 96, CONFIG = 64, AVAILABLE = 40 };
 
 int32_t fake_cupti_planned(const char *function);
+bool fake_cupti_instruments(void);
 #define PLANNED(function) \
     if (fake_cupti_planned(function)) return fake_cupti_planned(function);
 
-static const char *const metrics[] = {"dram__bytes.sum", "sm__inst_executed.sum", "lts__t_sector_hit_rate.pct", "gpu__missing.sum"};
-enum { METRICS = sizeof metrics / sizeof *metrics };
+static const char *const metrics[] = {"dram__bytes.sum", "sm__inst_executed.sum", "lts__t_sector_hit_rate.pct", "gpu__missing.sum",
+                                      "gpu__time_duration.sum"};
+enum { METRICS = sizeof metrics / sizeof *metrics, TIME = METRICS - 1 /* fits into any pass */ };
 
 typedef struct host {
     uint64_t count;
@@ -132,8 +135,10 @@ EXPORT int32_t cuptiProfilerHostConfigAddMetrics(pasta_cupti_metrics *p) {
     EXACTLY(pasta_cupti_metrics, count)
     host *h = p->object;
     if (h->broken) return UNKNOWN;
-    for (uint64_t i = 0; i < p->count; i++) h->broken |= metric(p->names[i]) < 0;
-    h->count += p->count;
+    for (uint64_t i = 0; i < p->count; i++) {
+        h->broken |= metric(p->names[i]) < 0;
+        h->count += metric(p->names[i]) != TIME;
+    }
     return h->broken ? INVALID : 0;
 }
 
@@ -302,9 +307,10 @@ EXPORT uint64_t fake_cupti_count(uint64_t context, const uint32_t *grid, const u
         if (!r->user) r->counted.ranges++;
         r->kernels++;
         r->counted.sums[0] += 1000 * blocks;
-        r->counted.sums[1] += 32 * threads;
+        r->counted.sums[1] += 32 * threads + (fake_cupti_instruments() ? ADDED * threads / 32 : 0);
         r->counted.sums[2] = 12.5;
         r->counted.sums[3] = NAN;
+        r->counted.sums[TIME] = 700;
         return r->user ? 1 : r->passes;
     }
     return 1;

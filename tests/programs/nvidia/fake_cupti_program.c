@@ -170,8 +170,8 @@ static void play_context(void) {
 static void play_end(void) {
     pasta_cupti_module m = {3, 0, NULL};
     resource(PASTA_CUPTI_MODULE_UNLOADING, 0, &m);
-    resource(PASTA_CUPTI_STREAM_DESTROYING, STREAM, NULL);
     resource(PASTA_CUPTI_CONTEXT_DESTROYING, 0, NULL);
+    resource(PASTA_CUPTI_STREAM_DESTROYING, STREAM, NULL); /* with its context */
 }
 
 static void play_launches(void) {
