@@ -56,7 +56,7 @@ def test_replayed_kernels_are_one_launch(example: Build, native: Run, profiled: 
     assert (run.status, run.stdout) == (alone.status, alone.stdout), run.stderr
     assert "each selected kernel runs 2 times" in run.stderr
     for kind in ("kernel_launch", "kernel_complete"):
-        assert run.counts[kind] == run.expected["kernel_launch"]
+        assert run.counts[kind] == run.expected["kernel_launch"], kind
     values = by_launch(run)
     assert len(values) == LAUNCHES
     assert all(0 <= of[HITS] <= 100 for of in values.values())
@@ -69,11 +69,14 @@ def test_selected_launches(example: Build, profiled: Run) -> None:
 
 
 def test_a_range_is_the_sum_of_its_launches(example: Build, profiled: Run) -> None:
+    """And of the instructions that CUPTI adds to each warp for the times of kernels, of which a
+    counted kernel has none."""
     kernels = by_launch(profiled(example("vadd"), *VADD, options=counting(EXECUTED)))
     run = profiled(example("vadd"), *VADD, options=counting(EXECUTED, mode="range"))
     (row,) = run.rows("counter")
     assert (row["ordinal"], row["instance"]) == (None, f"launches 0 to {LAUNCHES - 1}")
-    assert row["value"] == sum(of[EXECUTED] for of in kernels.values())
+    added = (row["value"] - sum(of[EXECUTED] for of in kernels.values())) / (LAUNCHES * N / 32)
+    assert 0 <= added < 16
 
 
 @pytest.mark.parametrize("program", ["graph", "contexts", "two_streams", "cudnn_app"])

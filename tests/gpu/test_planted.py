@@ -13,6 +13,7 @@ from tests.support.places import PROGRAMS
 
 from .conftest import Ran, Run, built_with_nvcc
 
+pytestmark = pytest.mark.counters  # it compares device times
 PLANTED = PROGRAMS / "nvidia" / "planted.cu"
 TOOLS = ("--set", "nvidia.source=cupti", "-t", "utilization,copies")
 LOADER = """
@@ -34,7 +35,7 @@ def train(rank):
     torch.cuda.set_device(rank)
     dist.init_process_group("nccl", init_method=f"file://{sys.argv[1]}", rank=rank, world_size=2)
     a, sums = torch.randn(4096, 4096, device="cuda"), torch.zeros(64 << 20, device="cuda")
-    for _ in range(100):
+    for _ in range(500):
         a @ a
         dist.all_reduce(sums)
     torch.cuda.synchronize()

@@ -40,11 +40,9 @@ pytestmark = pytest.mark.counters  # one process can sample at a time
 
 
 def tables(run: Ran) -> Any:
-    (found,) = [
-        each
-        for each in read_results(RunDirectory.open(run.directory).results)
-        if each.name == "tensor_stalls"
-    ]
+    results = read_results(RunDirectory.open(run.directory).results)
+    found = next((each for each in results if each.name == "tensor_stalls"), None)
+    assert found, run.stderr
     assert "unattributed" in found.tables, (found.summary, run.stderr)
     return found.tables
 

@@ -1,7 +1,5 @@
 """Managed memory on a real GPU: faults and migrations by CUPTI, the advice, and its plan. The
 managed working set always fits into the free device memory: examples/cuda/managed.cu checks it.
-
-On an H200 in a virtual machine those of faults failed: CUPTI reported none.
 """
 
 from __future__ import annotations
@@ -57,7 +55,7 @@ def test_faults_and_migrations(example: Build, profiled: Run, cudart: str) -> No
 def test_the_plan_makes_the_first_pass_faster(
     example: Build, profiled: Run, native: Run, tmp_path: Path
 ) -> None:
-    """A plan from accesses alone, so that CUPTI need not report faults."""
+    """A plan from accesses alone."""
     program = example("managed", "static")
     run = profiled(program, *ARGUMENTS, options=("-t", "uvm_advisor"))
     plan = tmp_path / "plan.toml"

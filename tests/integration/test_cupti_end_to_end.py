@@ -46,7 +46,7 @@ def table(run: Any, tool: str, name: str) -> list[dict[str, Any]]:
 
 @pytest.mark.main
 def test_tools_have_times(built: Path, pasta_preload: Any) -> None:
-    options = ("--set", "nvidia.source=auto", "-t", "kernel_freq,copies,utilization")
+    options = ("-t", "kernel_freq,copies,utilization")
     done = pasta_preload(
         built / "program", *SCRIPTS, options=options, environment=environment(built)
     )
@@ -64,18 +64,19 @@ def test_tools_have_times(built: Path, pasta_preload: Any) -> None:
     assert device["copies"] == 16 * 1000
 
 
-def test_default_is_the_sanitizer(built: Path, pasta_preload: Any) -> None:
-    done = pasta_preload(built / "program", *SCRIPTS, environment=environment(built))
+def test_the_sanitizer_can_be_chosen(built: Path, pasta_preload: Any) -> None:
+    options = ("--set", "nvidia.source=sanitizer")
+    done = pasta_preload(
+        built / "program", *SCRIPTS, options=options, environment=environment(built)
+    )
     assert (done.exit_status, done.stdout) == (7, "done\n")
     manifest = json.loads((done.run.path / "run.json").read_text())
     assert list(manifest["sources"]) == ["nvidia_sanitizer"]
 
 
 def test_sanitizer_where_cupti_does_not_work(built: Path, pasta_preload: Any) -> None:
-    done = pasta_preload(
-        built / "program", *SCRIPTS, options=("--set", "nvidia.source=auto"),
-        environment=environment(built, FAKE_CUPTI_FAIL="Subscribe=39"),
-    )  # fmt: skip
+    failing = environment(built, FAKE_CUPTI_FAIL="Subscribe=39")
+    done = pasta_preload(built / "program", *SCRIPTS, environment=failing)
     assert (done.exit_status, done.stdout) == (7, "done\n")
     line = (
         "pasta: no device times: subscribe failed with 39 "

@@ -83,8 +83,8 @@ _INTERVALS = {f"{1 << power}cycles" for power in range(5, 32)}
 
 
 def parse_source(value: object) -> str:
-    """One of SOURCES, or nothing. Raises ValueError."""
-    if value not in (*SOURCES, ""):
+    """One of SOURCES. Raises ValueError."""
+    if value not in SOURCES:
         raise ValueError(f"one of {', '.join(SOURCES)}")
     return str(value)
 
@@ -120,10 +120,9 @@ class NvidiaSettings(Section):
     source = setting(
         "nvidia.source",
         parse_source,
-        "",
+        AUTO,
         "library that records events: cupti has device times and PC samples, sanitizer has probes; "
-        "auto: sanitizer if a tool has probes, otherwise cupti if it is usable; by default auto if "
-        "PC samples are taken, otherwise sanitizer",
+        "auto: sanitizer if a tool has probes, otherwise cupti if it is usable",
         shim="nvidia.source",
     )
     details = setting(
@@ -293,14 +292,12 @@ class Nvidia(Backend):
     )
 
     def adapt(self, config: Sections, wanted: Collection[str]) -> None:
-        """Sample or count if a tool needs it, and then prefer CUPTI to the Sanitizer."""
+        """Sample or count if a tool needs it."""
         own = config.of(NvidiaSettings)
         if PC_SAMPLES in wanted and not own.pc_sampling and not own.counters:
             own.pc_sampling = DEFAULT_INTERVAL
         if COUNTERS in wanted and not own.pc_sampling and not own.counters:
             own.counters = DEFAULT_COUNTERS
-        if (own.pc_sampling or own.counters) and not own.source:
-            own.source = AUTO
 
     def selects_launches(self, config: Sections) -> bool:
         """Whether launches are sampled or counted one by one."""
