@@ -58,6 +58,7 @@ ALL = (
     Program("gpt2.py", ("-c", "torch", *TIMES)),
     Program("unet.py", ("-c", "torch", *TIMES)),
     Program("graph.py", ("-c", "torch", *TIMES)),
+    Program("points.py", ("-c", "tensor_stalls")),
     Program("stencil.cu", BOTH),
     Program("hash_join.cu", BOTH),
     Program("jax_mlp.py", TIMES),

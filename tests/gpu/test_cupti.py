@@ -78,7 +78,7 @@ def test_times_match_ncu(python: str, profiled: Run) -> None:
     """Within 1 % in the median over kernels of at least 20 µs. A kernel takes about 1 µs more under
     ncu, which runs it alone, so that the program is one of longer kernels.
     """
-    program = (str(EXAMPLES / "resnet18_train.py"), "--steps", "2", "--batch", "256")
+    program = (str(EXAMPLES / "resnet18_train.py"), "--steps", "2", "--batch", "512")
     command = [python, *program]
     theirs = times_by_ncu(command)
     run = profiled(*command, options=CUPTI)
