@@ -33,7 +33,7 @@ static const char *asked_of_cupti(void) {
 static void say_not_taken(const char *what) {
     if (has_probes())
         pasta_say("no %s: CUPTI takes them, which excludes probes: --set nvidia.source=cupti takes them without probes, and "
-                  "--passes auto runs the program twice, for both",
+                  "--passes auto runs the program twice, for both, if there is also a tool without probes",
                   what);
     else pasta_say("no %s: nvidia.source is sanitizer; cupti and auto take them", what);
 }
