@@ -44,6 +44,7 @@ static void check_value(void) {
     record[0] = 0;
     bool of_bytes = e->name == strlen("dram__bytes.sum");
     uint64_t blocks = (uint64_t)e->value / (of_bytes ? 1000 : 32 * 64);
+    if (!strcmp(mode, "kernel")) CHECK(of_bytes || (uint64_t)e->value == 32 * 64 * blocks);
     if (!strcmp(mode, "kernel")) CHECK(blocks == launching && e->ordinal != PASTA_ABSENT_U64 && !e->instance);
     else CHECK(e->ordinal == PASTA_ABSENT_U64 && e->instance);
     __atomic_fetch_add(&published, 1, __ATOMIC_RELAXED);
@@ -60,6 +61,21 @@ void *pasta_begin_result(uint32_t thread, pasta_event_kind kind, uint8_t slots, 
 }
 
 /* ---- the library ---- */
+
+static bool timed = true; /* kernels, whose records add instructions */
+static int32_t enable(int32_t kind) {
+    CHECK(kind == PASTA_CUPTI_KERNEL && !timed);
+    timed = true;
+    return 0;
+}
+static int32_t disable(int32_t kind) {
+    CHECK(kind == PASTA_CUPTI_KERNEL && timed);
+    timed = false;
+    return 0;
+}
+bool pasta_cupti_guest_wants_records(int32_t kind) { return kind != PASTA_CUPTI_KERNEL; }
+bool fake_cupti_instruments(void);
+bool fake_cupti_instruments(void) { return timed; }
 
 int32_t fake_cupti_planned(const char *function);
 int32_t fake_cupti_planned(const char *function) { return function ? 0 : 1; }
@@ -88,7 +104,8 @@ static void launch(uint64_t context, uint64_t ordinal) {
     CHECK(!pasta_cupti_counters_decide(&e));
     pasta_cupti_counters_launching(context, false);
     fake_cupti_count(context, (uint32_t[]){launching, 1, 1}, (uint32_t[]){64, 1, 1});
-    pasta_cupti_counters_launched(true);
+    uint64_t ns = pasta_cupti_counters_launched(true);
+    CHECK(ns == (selected && !strcmp(mode, "kernel") ? 700 : 0));
     check_value();
     if (selected) __atomic_fetch_add(&blocks_selected, launching, __ATOMIC_RELAXED);
 }
@@ -113,6 +130,8 @@ int main(int arguments, char **words) {
     CHECK(arguments > 1);
     mode = words[1];
     pasta_cupti.device_of = device_of;
+    pasta_cupti.enable = enable;
+    pasta_cupti.disable = disable;
     pasta_cupti_counters_start();
     CHECK(pasta_cupti_counters_on() && changed);
     for (uintptr_t i = 0; i < THREADS; i++) CHECK(!pthread_create(&threads[i], NULL, run, (void *)i));

@@ -172,14 +172,6 @@ static bool enable_records(char *why, size_t size) {
     return true;
 }
 
-void pasta_cupti_time_kernels(bool on) {
-    static bool untimed;
-    if (untimed == !on || (!on && pasta_cupti_guest_wants_records(PASTA_CUPTI_KERNEL))) return;
-    int32_t result = on ? pasta_cupti.enable(PASTA_CUPTI_KERNEL) : pasta_cupti.disable(PASTA_CUPTI_KERNEL);
-    if (result == 0) untimed = !on;
-    else pasta_log("%s: records of kernels, %d: %s", PASTA_CUPTI_SOURCE, on, pasta_cupti_error(result));
-}
-
 static void disable_records(void) {
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) pasta_cupti.disable(kinds[i]);
     for (size_t i = 0; i < sizeof optional / sizeof *optional; i++) pasta_cupti.disable(optional[i]);

@@ -346,11 +346,20 @@ bool pasta_cupti_counters_decide(const pasta_kernel_launch *launch) {
     return false; /* it has no probes */
 }
 
+/* Records of kernels add instructions to them, which would be counted. */
+static void time_kernels(bool on) {
+    static bool untimed;
+    if (untimed == !on || (!on && pasta_cupti_guest_wants_records(PASTA_CUPTI_KERNEL))) return;
+    int32_t result = on ? pasta_cupti.enable(PASTA_CUPTI_KERNEL) : pasta_cupti.disable(PASTA_CUPTI_KERNEL);
+    if (result == 0) untimed = !on;
+    else pasta_log("%s: records of kernels, %d: %s", PASTA_CUPTI_SOURCE, on, pasta_cupti_error(result));
+}
+
 static void count_kernel(uint64_t context) {
     counted *c = counted_in(context);
     if (!c) return;
     c->first = c->last = here.ordinal;
-    pasta_cupti_time_kernels(false);
+    time_kernels(false);
     begin_range(c);
     here.counts = c->started ? c : NULL;
 }
@@ -383,7 +392,7 @@ void pasta_cupti_counters_launching(uint64_t context, bool of_graph) {
     here.locked = true;
     here.ns = 0;
     if (selected) count_kernel(context);
-    if (!here.counts) pasta_cupti_time_kernels(true);
+    if (!here.counts) time_kernels(true);
 }
 
 uint64_t pasta_cupti_counters_launched(bool succeeded) {

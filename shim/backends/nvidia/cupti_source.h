@@ -134,8 +134,6 @@ bool pasta_cupti_is_on(void); /* we are the subscriber */
 bool pasta_cupti_wants(int32_t domain, uint32_t id);
 bool pasta_cupti_wants_records(int32_t kind);
 void pasta_cupti_enable_callbacks(void); /* again, those that we want */
-/* Records of kernels add instructions to them, which counters would count. Not on two threads at a time. */
-void pasta_cupti_time_kernels(bool on);
 
 /* ---- injection.c ---- */
 
