@@ -48,7 +48,7 @@ static void enable_uvm(void) {
     size_t size = sizeof why;
     pasta_cupti_uvm_config configs[PASTA_CUPTI_UVM_DTOD];
     for (int32_t what = 1; what <= PASTA_CUPTI_UVM_DTOD; what++)
-        configs[what - 1] = (pasta_cupti_uvm_config){1, what, 0, 1};
+        configs[what - 1] = (pasta_cupti_uvm_config){PASTA_CUPTI_UVM_ALL_DEVICES, what, 0, 1};
     if (FAILED(configure_uvm, configs, PASTA_CUPTI_UVM_DTOD) || FAILED(enable, PASTA_CUPTI_UVM))
         pasta_say("faults and migrations of managed memory are not recorded: %s", why);
 }

@@ -423,8 +423,10 @@ enum { /* pasta_cupti_uvm.what */
     PASTA_CUPTI_UVM_DTOD = 8,
 };
 
+enum { PASTA_CUPTI_UVM_ALL_DEVICES = 2 }; /* pasta_cupti_uvm_config.scope: of the process */
+
 typedef struct pasta_cupti_uvm_config {
-    int32_t scope; /* 1: the process, one device */
+    int32_t scope;
     int32_t what;
     uint32_t device, enable;
 } pasta_cupti_uvm_config;

@@ -258,12 +258,12 @@ static void publish(const counted *c, const double *values) {
         instance = pasta_intern_z(text);
     }
     for (uint64_t i = 0; i < c->count; i++) {
+        if (!strcmp(c->names[i], time_counter) && !isnan(values[i])) here.ns = (uint64_t)values[i];
+        if (c->names[i] == time_counter) continue;
         if (isnan(values[i])) {
             unavailable++;
             continue;
         }
-        if (!strcmp(c->names[i], time_counter)) here.ns = (uint64_t)values[i];
-        if (c->names[i] == time_counter) continue;
         pasta_counter *e = pasta_begin_result(pasta_thread(), PASTA_EVENT_counter, PASTA_SLOTS(pasta_counter), c->at.device,
                                               c->at.context, PASTA_NO_STREAM);
         if (!e) return;
