@@ -129,6 +129,9 @@ class Backend(Extension):
         """Adapts the backend's settings to the capabilities that the tools want
         (pasta/capabilities.py)."""
 
+    def leave_to_times(self, config: Sections) -> None:
+        """Clears settings of what the pass with device times records and one with probes cannot."""
+
     def selects_launches(self, config: Sections) -> bool:
         """Whether the source asks which launches are selected, as for probes, without probes."""
         return False

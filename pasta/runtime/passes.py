@@ -84,7 +84,11 @@ def _of(config: Config, name: str, whole: Path) -> Config:
         "force": False,
         "passes": ONE_PASS,
     }
-    return Config(**{**config.document(), **changed})
+    made = Config(**{**config.document(), **changed})
+    if name == ACCESSES:
+        for backend in made.backends():
+            backend.leave_to_times(made)
+    return made
 
 
 def _tools_of(config: Config, name: str) -> dict[str, Any]:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from pasta.backends.nvidia import NvidiaSettings
 from pasta.config import Config, preset_names
 from pasta.errors import ToolError
 from pasta.plugins import built_in_names, load_tools
-from pasta.runtime.passes import narrowed
+from pasta.runtime.passes import narrowed, split
 
 OURS = [
     "kernel_freq",
@@ -60,6 +63,18 @@ def test_preset_of_tensor_stalls_runs_the_program_twice() -> None:
         assert [tool.name for tool in narrow] == [kept]
     with pytest.raises(ToolError, match="exclude each other"):
         load_tools(["tensor_stalls"], {"tensor_stalls": {"mode": "kernel_replay"}}, [])
+
+
+def test_the_pass_with_accesses_does_not_ask_for_what_the_other_one_records(tmp_path: Path) -> None:
+    config = Config()
+    config.load("tensor_stalls")
+    settings = config.of(NvidiaSettings)
+    settings.pc_sampling, settings.uvm = "1024cycles", True
+    tools = load_tools(config.tools, config.tool_options, config.tool_paths)
+    passes = split(config, tools, tmp_path)
+    times, accesses = (each.config.of(NvidiaSettings) for each in passes)
+    assert (times.pc_sampling, times.uvm) == ("1024cycles", True)
+    assert (accesses.pc_sampling, accesses.counters, accesses.uvm) == ("", "", False)
 
 
 def test_each_tool_has_a_preset() -> None:

@@ -299,6 +299,11 @@ class Nvidia(Backend):
         if COUNTERS in wanted and not own.pc_sampling and not own.counters:
             own.counters = DEFAULT_COUNTERS
 
+    def leave_to_times(self, config: Sections) -> None:
+        """Samples, counters and faults, which CUPTI takes."""
+        own = config.of(NvidiaSettings)
+        own.pc_sampling, own.counters, own.uvm = "", "", False
+
     def selects_launches(self, config: Sections) -> bool:
         """Whether launches are sampled or counted one by one."""
         return bool(config.of(NvidiaSettings).counters) or self.requires_selection(config)
