@@ -170,6 +170,8 @@ class Lane:
     at: int = 0
     #: Instruction, lanes; for activemask, the lanes that have not ended yet.
     waits: tuple[int, int | None] | None = None
+    #: A lane that had not come there when this one was looked at.
+    before: Lane | None = None
     given: dict[str, Any] = field(default_factory=dict)
 
 
@@ -203,6 +205,8 @@ class Machine:
     # ---- operations of a warp ----
 
     def _meet(self, lane: Lane, warp: Sequence[Lane]) -> bool:
+        if lane.before is not None and lane.before.waits != lane.waits:
+            return False
         here, mask = lane.waits  # type: ignore[misc]
         if mask is None:
             left = [each for each in warp if each.at != len(self.program.code)]
@@ -217,7 +221,8 @@ class Machine:
         assert mask >> lane.number & 1, "a lane is not in its own mask"
         others = [each for each in warp if mask >> each.number & 1]
         assert len(others) == bin(mask).count("1"), "a lane of the mask is not there"
-        if any(each.waits != (here, mask) for each in others):
+        lane.before = next((each for each in others if each.waits != lane.waits), None)
+        if lane.before is not None:
             return False
         instruction = self.program.code[here]
         name = instruction.operation
@@ -237,7 +242,7 @@ class Machine:
                 same = [o for o in others if o.given["value"] == each.given["value"]]
                 self._set(each, instruction.operands[0], sum(1 << o.number for o in same))
         for each in others:
-            each.waits = None
+            each.waits = each.before = None
             each.at += 1
         return True
 
