@@ -18,6 +18,7 @@ import sys
 import sysconfig
 import tempfile
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -144,6 +145,13 @@ def amd_sources() -> list[Path]:
     return sorted(set(folder.glob("*.c")) - {folder / "backend.c"})
 
 
+def libraries(compiler: Compiler, directory: Path) -> None:
+    """libpasta and the libraries that link it."""
+    libpasta(compiler, directory)
+    libpasta_amd(compiler, directory)
+    libpasta_managed(compiler, directory)
+
+
 def libpasta_amd(compiler: Compiler, directory: Path) -> Path:
     """The tool that rocprofiler-sdk loads; it calls the core in libpasta.so beside it."""
     output = directory / "libpasta_amd.so"
@@ -239,21 +247,25 @@ def build(directory: Path, compiler: Compiler | None = None) -> list[Path]:
 
     compiler = compiler or Compiler.find()
     directory.mkdir(parents=True, exist_ok=True)
-    libpasta(compiler, directory)
-    libpasta_amd(compiler, directory)
-    libpasta_managed(compiler, directory)
-    librefacc(compiler, directory)
-    commands(compiler, directory)
-    with tempfile.TemporaryDirectory() as temporary:
-        ring, embedding = Path(temporary, "_ring.c"), Path(temporary, "_embed.c")
+    with tempfile.TemporaryDirectory() as temporary, ThreadPoolExecutor() as pool:
+        parts = [
+            pool.submit(part, compiler, directory) for part in (libraries, librefacc, commands)
+        ]
+        ring, sampler, embedding = (
+            Path(temporary, f"{name}.c") for name in ("_ring", "_sampler", "_embed")
+        )
         native.builder(list(compiler.command)).emit_c_code(str(ring))
-        parts = ("python/reader", "python/writer", "python/trace_reader", "core/hash")
-        extension(compiler, directory, "_ring", ring, *(SHIM / f"{part}.c" for part in parts))
-        sampler = Path(temporary, "_sampler.c")
         native.sampler(list(compiler.command)).emit_c_code(str(sampler))
-        extension(compiler, directory, "_sampler", sampler, *sampler_sources())
         embed.builder().emit_c_code(str(embedding))
-        extension(compiler, directory, "_embed", embedding)
+        shared = ("python/reader", "python/writer", "python/trace_reader", "core/hash")
+        for source, more in (
+            (ring, [SHIM / f"{name}.c" for name in shared]),
+            (sampler, sampler_sources()),
+            (embedding, []),
+        ):
+            parts.append(pool.submit(extension, compiler, directory, source.stem, source, *more))
+        for part in parts:
+            part.result()
     headers = directory / "include"
     headers.mkdir(exist_ok=True)
     for header in PUBLIC_HEADERS:

@@ -37,8 +37,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     compiler += ["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC"]
     source = PROGRAMS / "nvidia" / "fake_roofs_driver.c"
     subprocess.run([*compiler, source, "-o", directory / "libcuda.so.1"], check=True)
-    for name in ("gpu", "cache"):
-        (directory / name).mkdir()
+    (directory / "gpu").mkdir()
     fake_gpu.build(directory / "gpu")
     return directory
 
@@ -46,14 +45,14 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(autouse=True)
 def nothing_measured(built: Path) -> None:
     """Compiled code stays in the cache: it takes long."""
-    shutil.rmtree(built / "cache" / "pasta" / "roofs", ignore_errors=True)
+    shutil.rmtree(built / "gpu" / "cache" / "pasta" / "roofs", ignore_errors=True)
 
 
 def environment(built: Path, tmp_path: Path, **fake: str) -> dict[str, str]:
     """Variables by which both are found; `fake` without FAKE_ROOFS_."""
     return {
         **fake_nvml.environment(built, UTILIZATION="0"),
-        "XDG_CACHE_HOME": str(built / "cache"),
+        "XDG_CACHE_HOME": str(built / "gpu" / "cache"),
         "FAKE_ROOFS_LOG": str(tmp_path / "measured"),
         **{f"FAKE_ROOFS_{name}": value for name, value in fake.items()},
     }
@@ -205,7 +204,7 @@ def test_verb(built: Path, tmp_path: Path) -> None:
         assert re.search(rf"^{NAME}  memory: [\d,]+ GB/s$", done.stdout, re.MULTILINE)
         assert re.search(rf"^{NAME}  bfloat16 matrix: [\d,]+ GFLOP/s$", done.stdout, re.MULTILINE)
     assert (tmp_path / "measured").read_text() == 2 * f"{fake_nvml.uuid(0)}\n"
-    assert [*(built / "cache" / "pasta" / "roofs").glob("*.json")]
+    assert [*(built / "gpu" / "cache" / "pasta" / "roofs").glob("*.json")]
 
 
 def test_damaged_caches_are_ignored(tmp_path: Path) -> None:

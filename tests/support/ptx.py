@@ -15,6 +15,10 @@ _LINE = re.compile(r"(?:@(!?)(\w+)\s+)?([\w.]+)\s*(.*?);?$")
 _COLLECTIVE = ("shfl", "vote", "match", "bar", "activemask")
 
 
+#: Executes an instruction for a lane of a machine.
+Execute = Callable[["Lane", "Machine"], None]
+
+
 class Memory:
     """Bytes at addresses; an access outside every piece is an error."""
 
@@ -51,12 +55,12 @@ class Instruction:
 
 
 class Program:
-    """Parsed text; `$N` are a lane's initial registers."""
+    """Parsed text; `$N` are a lane's initial registers. `widths`: bits of those it writes."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, widths: Mapping[str, int] | None = None) -> None:
         self.labels: dict[str, int] = {}
         self.code: list[Instruction] = []
-        self.widths: dict[str, int] = {}
+        self.widths = dict(widths or {})
         for raw in text.replace("${:uid}", "").splitlines():
             line = raw.strip()
             if line in "{}":
@@ -72,6 +76,90 @@ class Program:
                 assert match, line
                 operands = re.findall(r"\{[^}]*\}|\[[^\]]*\]|[^,\s]+", match[4])
                 self.code.append(Instruction(match[3], operands, match[2] or "", bool(match[1])))
+        self.execute = [self._compiled(at, each) for at, each in enumerate(self.code)]
+
+    def _compiled(self, at: int, instruction: Instruction) -> Execute:
+        """A function that executes an instruction for a lane: interpreting its text each time would
+        take most of the time."""
+        lines = ["registers, special, memory = lane.registers, lane.special, machine.memory"]
+        if instruction.predicate:
+            skipped = "" if instruction.negated else "not "
+            lines += [
+                f"if {skipped}registers[{instruction.predicate!r}]:",
+                f"    lane.at = {at + 1}",
+                "    return",
+            ]
+        lines += self._lines(at, instruction.operation.split("."), instruction.operands)
+        text = "def execute(lane, machine):\n" + "".join(f"    {line}\n" for line in lines)
+        scope: dict[str, Any] = {"signed": _signed, "divided": _divided}
+        exec(text, scope)
+        execute: Execute = scope["execute"]
+        return execute
+
+    def _lines(self, at: int, parts: list[str], operands: list[str]) -> list[str]:
+        """Python statements of an instruction without its predicate."""
+        operation, kind, forward = parts[0], parts[-1], f"lane.at = {at + 1}"
+        if operation in _COLLECTIVE:
+            given = {"shfl": ("value", "lane"), "vote": ("value",), "match": ("value",)}
+            taken = zip(given.get(operation, ()), operands[1:], strict=False)
+            values = ", ".join(f"{name!r}: {_value(each)}" for name, each in taken)
+            mask = None if operation == "activemask" else _value(operands[-1])
+            return [f"lane.given = {{{values}}}", f"lane.waits = ({at}, {mask})"]
+        if operation == "bra":
+            return [f"lane.at = {self.labels[operands[0]]}"]
+        if operation == "nanosleep":
+            return ["machine.idle()", forward]
+        if operation == "fence":
+            return [forward]
+        bytes = int(kind[1:]) // 8 if re.fullmatch(r"[bus]\d+", kind) else 0
+        if operation in ("ld", "st"):
+            where, pieces = operands[::-1] if operation == "ld" else operands
+            names = _pieces(pieces)
+            lines = [
+                f"address = {_address(where)}",
+                f"assert address % {len(names) * bytes} == 0, 'a vector is not aligned'",
+            ]
+            for i, each in enumerate(names):
+                place = f"address + {i * bytes}, {bytes}"
+                lines.append(
+                    self._assigned(each, f"memory.load({place})")
+                    if operation == "ld"
+                    else f"memory.store({place}, {_value(each)})"
+                )
+            return [*lines, forward]
+        if operation in ("atom", "red"):
+            returns = operation == "atom"
+            given = [_value(each) for each in operands[1 + returns :]]
+            new = {
+                "add": lambda: f"old + {given[0]}",
+                "or": lambda: f"old | {given[0]}",
+                "cas": lambda: f"{given[1]} if old == {given[0]} else old",
+            }[next(part for part in parts if part in ("add", "or", "cas"))]()
+            return [
+                f"address = {_address(operands[returns])}",
+                f"old = memory.load(address, {bytes})",
+                f"memory.store(address, {bytes}, {new})",
+                *([self._assigned(operands[0], "old")] if returns else []),
+                forward,
+            ]
+        if operation == "mov" and operands[0].startswith("{"):
+            low, high = _pieces(operands[0])
+            return [
+                f"whole = {_value(operands[1])}",
+                self._assigned(low, "whole"),
+                self._assigned(high, "whole >> 32"),
+                forward,
+            ]
+        if operation == "mov" and operands[1].startswith("{"):
+            low, high = map(_value, _pieces(operands[1]))
+            found = f"{low} & 0xFFFFFFFF | {high} << 32"
+        else:
+            found = _result(parts, [_value(each) for each in operands[1:]])
+        return [self._assigned(operands[0], found), forward]
+
+    def _assigned(self, name: str, value: str) -> str:
+        mask = (1 << self.widths[name]) - 1
+        return f"registers[{name!r}] = ({value}) & {mask:#x}"
 
 
 @dataclass(eq=False)
@@ -82,6 +170,8 @@ class Lane:
     at: int = 0
     #: Instruction, lanes; for activemask, the lanes that have not ended yet.
     waits: tuple[int, int | None] | None = None
+    #: A lane that had not come there when this one was looked at.
+    before: Lane | None = None
     given: dict[str, Any] = field(default_factory=dict)
 
 
@@ -94,7 +184,7 @@ class Machine:
 
     def run(self, warps: Sequence[Sequence[Lane]], choose: random.Random) -> None:
         """Runs until all lanes have ended."""
-        end = len(self.program.code)
+        execute, end = self.program.execute, len(self.program.code)
         left = [lane for warp in warps for lane in warp]
         warp_of = {id(lane): warp for warp in warps for lane in warp}
         steps = 0
@@ -104,7 +194,7 @@ class Machine:
                 if lane.at == end:
                     break
                 if lane.waits is None:
-                    self._step(lane)
+                    execute[lane.at](lane, self)
                 if lane.waits is not None and not self._meet(lane, warp_of[id(lane)]):
                     break
             if lane.at == end:
@@ -115,6 +205,8 @@ class Machine:
     # ---- operations of a warp ----
 
     def _meet(self, lane: Lane, warp: Sequence[Lane]) -> bool:
+        if lane.before is not None and lane.before.waits != lane.waits:
+            return False
         here, mask = lane.waits  # type: ignore[misc]
         if mask is None:
             left = [each for each in warp if each.at != len(self.program.code)]
@@ -129,7 +221,8 @@ class Machine:
         assert mask >> lane.number & 1, "a lane is not in its own mask"
         others = [each for each in warp if mask >> each.number & 1]
         assert len(others) == bin(mask).count("1"), "a lane of the mask is not there"
-        if any(each.waits != (here, mask) for each in others):
+        lane.before = next((each for each in others if each.waits != lane.waits), None)
+        if lane.before is not None:
             return False
         instruction = self.program.code[here]
         name = instruction.operation
@@ -149,155 +242,87 @@ class Machine:
                 same = [o for o in others if o.given["value"] == each.given["value"]]
                 self._set(each, instruction.operands[0], sum(1 << o.number for o in same))
         for each in others:
-            each.waits = None
+            each.waits = each.before = None
             each.at += 1
         return True
 
     # ---- operations of one lane ----
 
-    def _width(self, name: str) -> int:
-        return self.program.widths[name]
-
     def _set(self, lane: Lane, name: str, value: int) -> None:
-        lane.registers[name] = value % (1 << self._width(name))
+        lane.registers[name] = value % (1 << self.program.widths[name])
 
-    def _value(self, lane: Lane, text: str) -> int:
-        if text.startswith("%"):
-            if text == "%globaltimer":
-                self.clock += 1
-                return self.clock
-            return lane.special[text[1:]]
-        if text in lane.registers:
-            return lane.registers[text]
-        assert re.fullmatch(r"0x[0-9a-f]+|[-+0-9]+", text), f"{text} was never set"
-        return int(eval(text))
+    def tick(self) -> int:
+        self.clock += 1
+        return self.clock
 
-    def _address(self, lane: Lane, text: str) -> int:
-        base, _, offset = text.strip("[]").partition("+")
-        return self._value(lane, base) + (int(eval(offset)) if offset else 0)
 
-    def _step(self, lane: Lane) -> None:
-        instruction = self.program.code[lane.at]
-        if instruction.predicate:
-            taken = bool(lane.registers[instruction.predicate]) != instruction.negated
-            if not taken:
-                lane.at += 1
-                return
-        name, operands = instruction.operation, instruction.operands
-        if name.split(".")[0] in _COLLECTIVE:
-            lane.given = {}
-            if name.startswith("shfl"):
-                lane.given = {
-                    "value": self._value(lane, operands[1]), "lane": self._value(lane, operands[2])
-                }  # fmt: skip
-            elif name.startswith(("vote", "match")):
-                lane.given = {"value": self._value(lane, operands[1])}
-            mask = None if name.startswith("activemask") else self._value(lane, operands[-1])
-            lane.waits = (lane.at, mask)
-            return
-        if name == "bra":
-            lane.at = self.program.labels[operands[0]]
-            return
-        self._execute(lane, name, operands)
-        lane.at += 1
+def _value(text: str) -> str:
+    """A Python expression for the value of an operand."""
+    if text.startswith("%"):
+        return "machine.tick()" if text == "%globaltimer" else f"special[{text[1:]!r}]"
+    if re.fullmatch(r"0x[0-9a-f]+|[-+0-9]+", text):
+        return f"({text})"
+    return f"registers[{text!r}]"
 
-    def _execute(self, lane: Lane, name: str, operands: list[str]) -> None:
-        parts = name.split(".")
-        kind = parts[-1]
-        bits = int(kind[1:]) if re.fullmatch(r"[bus]\d+", kind) else 0
-        if parts[0] == "ld":
-            address = self._address(lane, operands[1])
-            names = [each.strip() for each in operands[0].strip("{}").split(",")]
-            assert address % (len(names) * bits // 8) == 0, "a vector is not aligned"
-            for i, each in enumerate(names):
-                self._set(lane, each, self.memory.load(address + i * bits // 8, bits // 8))
-        elif parts[0] == "st":
-            address = self._address(lane, operands[0])
-            values = [each.strip() for each in operands[1].strip("{}").split(",")]
-            assert address % (len(values) * bits // 8) == 0, "a vector is not aligned"
-            for i, value in enumerate(values):
-                self.memory.store(address + i * bits // 8, bits // 8, self._value(lane, value))
-        elif parts[0] in ("atom", "red"):
-            self._atomic(lane, parts, operands, bits // 8)
-        elif parts[0] == "mov" and operands[0].startswith("{"):
-            low, high = (each.strip() for each in operands[0].strip("{}").split(","))
-            whole = self._value(lane, operands[1])
-            self._set(lane, low, whole)
-            self._set(lane, high, whole >> 32)
-        elif parts[0] == "mov" and operands[1].startswith("{"):
-            low, high = (
-                self._value(lane, each.strip()) for each in operands[1].strip("{}").split(",")
-            )
-            self._set(lane, operands[0], low % (1 << 32) | high << 32)
-        elif parts[0] == "nanosleep":
-            self.idle()
-        elif parts[0] != "fence":
-            given = [self._value(lane, each) for each in operands[1:]]
-            self._set(lane, operands[0], self._result(parts, given))
 
-    def _atomic(self, lane: Lane, parts: list[str], operands: list[str], bytes: int) -> None:
-        returns = parts[0] == "atom"
-        address = self._address(lane, operands[returns])
-        given = [self._value(lane, each) for each in operands[1 + returns :]]
-        old = self.memory.load(address, bytes)
-        new = {
-            "add": lambda: old + given[0],
-            "or": lambda: old | given[0],
-            "cas": lambda: given[1] if old == given[0] else old,
-        }[next(part for part in parts if part in ("add", "or", "cas"))]()
-        self.memory.store(address, bytes, new)
-        if returns:
-            self._set(lane, operands[0], old)
+def _address(text: str) -> str:
+    base, _, offset = text.strip("[]").partition("+")
+    return f"{_value(base)} + {offset or 0}"
 
-    @staticmethod
-    def _result(parts: list[str], given: list[int]) -> int:
-        operation, kind = parts[0], parts[-1]
-        if operation == "selp":
-            return given[0] if given[2] else given[1]
-        bits = int(kind[1:])
 
-        def typed(value: int) -> int:
-            value %= 1 << bits
-            return value - (1 << bits) if kind[0] == "s" and value >> (bits - 1) else value
+def _pieces(text: str) -> list[str]:
+    """Operands of a vector."""
+    return [each.strip() for each in text.strip("{}").split(",")]
 
-        wide = "wide" in parts
-        a = typed(given[0])
-        b = typed(given[1]) if len(given) > 1 else 0
-        if operation == "setp":
-            compared = {
-                "eq": a == b,
-                "ne": a != b,
-                "lt": a < b,
-                "le": a <= b,
-                "gt": a > b,
-                "ge": a >= b,
-            }
-            combined = {"and": lambda a, b: a & b, "or": lambda a, b: a | b}
-            found = int(compared[parts[1]])
-            return combined[parts[2]](found, given[2]) if parts[2] in combined else found
-        if operation in ("mul", "mad"):
-            assert wide or "lo" in parts
-            return a * b + (given[2] if operation == "mad" else 0)
-        if operation == "div":
-            return int(abs(a) // abs(b)) * (1 if (a < 0) == (b < 0) else -1)
-        simple: dict[str, Callable[[], int]] = {
-            "mov": lambda: a,
-            "cvt": lambda: a,
-            "add": lambda: a + b,
-            "sub": lambda: a - b,
-            "and": lambda: a & b,
-            "or": lambda: a | b,
-            "shl": lambda: a << given[1] if given[1] < bits else 0,
-            "shr": lambda: a >> given[1],
-            "xor": lambda: a ^ b,
-            "neg": lambda: -a,
-            "not": lambda: ~a,
-            "bfind": lambda: bits - a.bit_length() if "shiftamt" in parts else a.bit_length() - 1,
-            "brev": lambda: int(f"{a:0{bits}b}"[::-1], 2),
-            "clz": lambda: bits - a.bit_length(),
-            "popc": lambda: bin(a).count("1"),
-        }
-        return simple[operation]()
+
+def _signed(value: int, bits: int) -> int:
+    value %= 1 << bits
+    return value - (1 << bits) if value >> (bits - 1) else value
+
+
+def _divided(a: int, b: int) -> int:
+    return abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
+
+
+def _result(parts: list[str], given: list[str]) -> str:
+    """A Python expression for what an operation on values returns."""
+    operation, kind = parts[0], parts[-1]
+    if operation == "selp":
+        return f"{given[0]} if {given[2]} else {given[1]}"
+    bits = int(kind[1:])
+    a, b = (
+        f"signed({each}, {bits})" if kind[0] == "s" else f"({each} & {(1 << bits) - 1:#x})"
+        for each in (*given, "0")[:2]
+    )
+    if operation == "setp":
+        compared = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
+        found = f"int({a} {compared[parts[1]]} {b})"
+        combined = {"and": "&", "or": "|"}.get(parts[2])
+        return f"{found} {combined} {given[2]}" if combined else found
+    if operation in ("mul", "mad"):
+        assert "wide" in parts or "lo" in parts
+        return f"{a} * {b}" + (f" + {given[2]}" if operation == "mad" else "")
+    simple: dict[str, Callable[[], str]] = {
+        "mov": lambda: a,
+        "cvt": lambda: a,
+        "add": lambda: f"{a} + {b}",
+        "sub": lambda: f"{a} - {b}",
+        "and": lambda: f"{a} & {b}",
+        "or": lambda: f"{a} | {b}",
+        "shl": lambda: f"{a} << {given[1]} if {given[1]} < {bits} else 0",
+        "shr": lambda: f"{a} >> {given[1]}",
+        "xor": lambda: f"{a} ^ {b}",
+        "neg": lambda: f"-{a}",
+        "not": lambda: f"~{a}",
+        "div": lambda: f"divided({a}, {b})",
+        "bfind": lambda: (
+            f"{bits} - {a}.bit_length()" if "shiftamt" in parts else f"{a}.bit_length() - 1"
+        ),
+        "brev": lambda: f"int(format({a}, '0{bits}b')[::-1], 2)",
+        "clz": lambda: f"{bits} - {a}.bit_length()",
+        "popc": lambda: f"{a}.bit_count()",
+    }
+    return simple[operation]()
 
 
 def lanes_of(mask: int) -> Iterator[int]:

@@ -155,5 +155,6 @@ def test_files_call_only_lower_layers(calls: dict[str, set[str]]) -> None:
     assert wrong == []
 
 
+@pytest.mark.slow
 def test_files_have_no_cycles(calls: dict[str, set[str]]) -> None:
     assert circles(calls) == [CIRCLE]

@@ -6,6 +6,7 @@ import ctypes
 import random
 import re
 import struct
+from functools import cache
 from typing import Any
 
 import pytest
@@ -29,6 +30,13 @@ ROWS, SPILL_ROWS = 16, 40
 UNIT = 1 << lib.PASTA_PROBE_BASE_SHIFT
 #: The 64-bit registers among operands of inline assembly.
 WIDE = {"find": {"$1", "$2"}, "find_offset": {"$1", "$2", "$3"}}
+
+
+@cache
+def program_of(text: str, wide: frozenset[str]) -> Program:
+    """A text of inline assembly, with its operands' registers."""
+    names = re.findall(r"\$\d", text)
+    return Program(define.with_offsets(text), {name: 64 if name in wide else 32 for name in names})
 
 
 class Allocation(ctypes.Structure):
@@ -99,9 +107,7 @@ class Launch:
 
     def run(self, text: str, wide: set[str], **given: int) -> dict[str, int]:
         """Registers of a lane after `text`; `given` are `$N` as rN."""
-        program = Program(define.with_offsets(text))
-        names = re.findall(r"\$\d", text)
-        program.widths |= {name: 64 if name in wide else 32 for name in names}
+        program = program_of(text, frozenset(wide))
         registers = {f"${name[1:]}": value for name, value in given.items()}
         lane = Lane(0, registers, {"smid": 0})
         Machine(program, self.memory, lambda: None).run([[lane]], random.Random(0))
@@ -254,6 +260,12 @@ def test_bins_are_parts_of_the_object(source: ctypes.CDLL, offset: int, shift: i
 # ---- granules -------------------------------------------------------------------------------
 
 
+@cache
+def marking() -> Program:
+    widths = {"$0": 32, "$1": 32, "$2": 64, "$3": 32, "$4": 64}
+    return Program(planes._marking(0, by_launch=True), widths)
+
+
 def touch(launch: Launch, warps: list[tuple[int, dict[int, int]]], seed: int) -> list[Any]:
     """Runs `warps` concurrently, each with an epoch and offsets by lane. Returns (epoch, granule)
     for each first marking.
@@ -264,8 +276,7 @@ def touch(launch: Launch, warps: list[tuple[int, dict[int, int]]], seed: int) ->
         user = bytearray(launch.user)
         struct.pack_into("<Q", user, OFFSETS["L_EPOCH"], epoch)
         launch.memory.add(by_epoch[epoch], user)
-    program = Program(planes._marking(0, by_launch=True))
-    program.widths |= {"$0": 32, "$1": 32, "$2": 64, "$3": 32, "$4": 64}
+    program = marking()
     lanes = [
         [
             Lane(number, {"$2": by_epoch[epoch], "$3": 1, "$4": offset}, {"laneid": number})
@@ -329,8 +340,7 @@ def test_values_are_zero_extended(bytes: int, offset: int) -> None:
     content = struct.pack("<6Q", *(0xF1E2_D3C4_B5A6_9788 * n % (1 << 64) for n in range(1, 7)))
     memory = Memory()
     memory.add(SLOT, content[: offset + bytes])
-    program = Program(define.with_offsets(values._VALUE))
-    program.widths |= {"$0": 64, "$1": 64, "$2": 64, "$3": 32}
+    program = Program(define.with_offsets(values._VALUE), {"$0": 64, "$1": 64, "$2": 64, "$3": 32})
 
     def value_at(address: int) -> tuple[int, int]:
         lane = Lane(0, {"$2": address, "$3": bytes}, {})

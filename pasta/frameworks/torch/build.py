@@ -4,6 +4,8 @@ hooks.py runs this in the profiled program's Python: it uses the standard librar
 syntax of Python 3.8.
 """
 
+import contextlib
+import fcntl
 import hashlib
 import importlib.util
 import os
@@ -13,6 +15,7 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+import time
 
 
 class CannotBuild(Exception):
@@ -46,7 +49,14 @@ def extension(torch, source, cache, include, say=lambda text: None, options=()):
         path = os.path.join(directory, name + suffix)
         if not os.path.exists(path):
             extra = list(options) + (["-D" + option] if option else [])
-            _build(torch, library, sources, include, directory, path, extra, say)
+            try:
+                os.makedirs(directory, exist_ok=True)
+            except OSError as error:
+                why = (directory, error.strerror)
+                raise CannotBuild("the cache %s cannot be written: %s" % why) from None
+            with _alone(directory):
+                if not os.path.exists(path):
+                    _build(torch, library, sources, include, directory, path, extra, say)
         spec = importlib.util.spec_from_file_location(name, path)
         try:
             module = importlib.util.module_from_spec(spec)
@@ -58,6 +68,27 @@ def extension(torch, source, cache, include, say=lambda text: None, options=()):
         sys.modules.pop(name, None)
         return module
     return None
+
+
+@contextlib.contextmanager
+def _alone(directory):
+    """Lets one process build at a time: those of a job start together, and would all compile.
+
+    One that holds the lock for ten minutes, or a file system without locks, does not stop others.
+    """
+    with contextlib.ExitStack() as stack:
+        try:
+            lock = stack.enter_context(open(os.path.join(directory, "lock"), "w"))
+            for _ in range(6000):
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    stack.callback(fcntl.flock, lock, fcntl.LOCK_UN)  # a fork may have a copy
+                    break
+                except BlockingIOError:
+                    time.sleep(0.1)
+        except OSError:
+            pass
+        yield
 
 
 def _headers(directories):
@@ -88,7 +119,7 @@ def version(torch):
 
 
 def _build(torch, library, sources, include, directory, path, options, say):
-    """Compiles into the cache. Processes may do so at once: each replaces the file as a whole."""
+    """Compiles into the cache, and replaces the file as a whole."""
     compiler = _compiler()
     python = sysconfig.get_paths()["include"]
     if not os.path.exists(os.path.join(python, "Python.h")):
@@ -96,11 +127,6 @@ def _build(torch, library, sources, include, directory, path, options, say):
     if not os.path.exists(os.path.join(library, "include", "ATen", "record_function.h")):
         raise CannotBuild("this torch comes without headers")
     say("building %s for torch %s, once ..." % (_stem(sources[0]), torch.__version__))
-    try:
-        os.makedirs(directory, exist_ok=True)
-    except OSError as error:
-        why = (directory, error.strerror)
-        raise CannotBuild("the cache %s cannot be written: %s" % why) from None
     standard = "c++20" if version(torch) >= (2, 12) else "c++17"
     compile = compiler + [
         "-O2", "-fPIC", "-fvisibility=hidden", "-w", "-DNDEBUG", "-std=" + standard,

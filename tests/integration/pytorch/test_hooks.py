@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections import Counter
 from pathlib import Path
@@ -198,7 +199,10 @@ for number in range(3000):
     assert linear["calls"] == 3000
 
 
-def test_concurrent_builds(pasta_preload, program, tmp_path: Path) -> None:
+def test_concurrent_processes_build_once(pasta_preload, program, tmp_path: Path) -> None:
+    compiler, log = tmp_path / "c++", tmp_path / "log"
+    compiler.write_text(f'#!/bin/sh\necho "$@" >>{log}\nexec c++ "$@"\n')
+    compiler.chmod(0o755)
     path = program("""
 import subprocess, sys
 if len(sys.argv) > 1:
@@ -210,10 +214,12 @@ else:
 """)
     done = pasta_preload(
         sys.executable, path, options=TORCH,
-        environment={"XDG_CACHE_HOME": str(tmp_path / "empty")},
+        environment={"XDG_CACHE_HOME": str(tmp_path / "empty"), "CXX": str(compiler)},
     )  # fmt: skip
     assert (done.exit_status, done.stdout) == (0, "2\n" * 3)
     assert len(done.runs) == 3
+    compiled = re.findall(r"\S+\.cpp", log.read_text())
+    assert compiled and len(compiled) == len(set(compiled))
 
 
 def test_misbehaving_modules(pasta_preload, program) -> None:

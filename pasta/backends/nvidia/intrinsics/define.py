@@ -95,9 +95,7 @@ def with_offsets(text: str) -> str:
     """PTX with names replaced by the numbers of `structs.constants`."""
     text = re.sub(r"RANGE_OF (\S+), (\S+), (\S+);", _RANGE_OF, text)
     values = constants()
-    for name in sorted(values, key=len, reverse=True):
-        text = re.sub(rf"\b{name}\b", str(values[name]), text)
-    return text
+    return re.sub(r"\w+", lambda word: str(values.get(word[0], word[0])), text)
 
 
 def fill_in(text: str, names: Mapping[str, str]) -> str:
