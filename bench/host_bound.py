@@ -21,6 +21,8 @@ _ROOT = Path(__file__).resolve().parent.parent
 _ROUNDS = 80
 #: Operators of the program "add".
 ADDS = 1000
+#: Operators and modules of the program "nested".
+NESTED_ADDS, NESTED_LEAVES = 400, 100
 #: Operators that are timed one by one, with other memory swept through the caches in between.
 _COLD_ADDS, _SWEPT_BYTES = 200, 2 << 20
 _COLD_ROUNDS = 12
@@ -53,7 +55,34 @@ def programs() -> dict[str, Callable[[], object]]:
         for _ in range(ADDS):
             torch.add(a, b)
 
-    return {"add": adds, "step": step}
+    return {"add": adds, "step": step, "nested": nested(torch)}
+
+
+def nested(torch: Any) -> Callable[[], object]:
+    """Additions of one element, each in modules inside modules: as many Python frames as in a model
+    of Hugging Face's, two of three of them of `nn.Module.__call__`."""
+
+    class Layer(torch.nn.Module):  # type: ignore[misc]
+        def __init__(self, parts: list[Any]) -> None:
+            super().__init__()
+            self.parts = torch.nn.ModuleList(parts)
+
+        def forward(self, x: Any) -> Any:
+            for part in self.parts:
+                x = part(x)
+            return x
+
+    class Leaf(torch.nn.Module):  # type: ignore[misc]
+        def forward(self, x: Any) -> Any:
+            for _ in range(NESTED_ADDS // NESTED_LEAVES):
+                x = torch.add(x, x)
+            return x
+
+    model = Layer([Leaf() for _ in range(NESTED_LEAVES)])
+    for _ in range(6):
+        model = Layer([model])
+    ones = torch.ones(1)
+    return lambda: model(ones)
 
 
 def _seconds(run: Callable[[], object]) -> float:

@@ -24,7 +24,7 @@ from statistics import median
 from typing import Any
 
 from bench.figures import Figure, environment, preload_command
-from bench.host_bound import ADDS
+from bench.host_bound import ADDS, NESTED_ADDS
 from bench.publish import ROOT
 
 _PAIRS = 3
@@ -78,7 +78,12 @@ _RECORDED: dict[str, tuple[tuple[str, ...], float | None]] = {
     "operators, frames": (("-t", "operators"), None),
     "-c torch": (("-c", "torch"), 500),
 }
-_PROGRAMS = {"add": "add", "cold add": "add, caches cold", "step": "GPT step"}
+_PROGRAMS = {
+    "add": "add",
+    "cold add": "add, caches cold",
+    "nested": "nested add",
+    "step": "GPT step",
+}
 
 
 def _output(command: list[str | Path], recorded: tuple[str, ...] | None, directory: Path) -> str:
@@ -116,7 +121,12 @@ def _parts(directory: Path) -> list[Figure]:
         {name: _host_bound(directory, options) for name, options in sets.items()}
         for _ in range(_PAIRS)
     ]
-    counts = {"add": ADDS, "cold add": 1, "step": runs[0][None]["operators"]["step"]}
+    counts = {
+        "add": ADDS,
+        "cold add": 1,
+        "nested": NESTED_ADDS,
+        "step": runs[0][None]["operators"]["step"],
+    }
     figures = [Figure("operators: operators of a step", counts["step"], "")]
     for program, title in _PROGRAMS.items():
         ways = [(None, way, way, None) for way in runs[0][None]["times"][program] if way != "off"]

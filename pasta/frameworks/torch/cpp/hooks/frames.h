@@ -3,11 +3,15 @@
 
 #include "options.h"
 
+#if PY_VERSION_HEX < 0x030b0000
+#include <frameobject.h>
+#endif
+
 namespace pasta {
 
-// What a walk finds of a stack: innermost frame first, at most MAX_FRAMES.
+// What a walk finds of a stack, innermost frame first.
 struct Walk {
-    uint64_t hash = 1; // of the frames that are recorded
+    uint64_t hash = 1; // of the frames that are recorded; of all, hidden ones too, by walk_frames
     uint32_t count = 0;
     PyObject *innermost = nullptr, *outermost = nullptr; // modules that run; borrowed from the frames
 
@@ -18,7 +22,7 @@ struct Walk {
     }
 };
 
-// Walks from a frame on through Python's own interface, in any version; the caller holds the interpreter's lock.
+// Walks from a frame on, MAX_FRAMES at most, through Python's own interface, in any version; the caller holds the interpreter's lock.
 // Calls `visit(frame, code, depth)` for each frame that is recorded.
 template <typename Visit> Walk walk_objects(PyFrameObject *frame, Visit visit) {
     Walk walk;
@@ -84,7 +88,7 @@ struct Frame {
 };
 enum FrameOwner { FRAME_OWNED_BY_GENERATOR_ = 1, FRAME_OWNED_BY_CSTACK_ = 3 };
 
-inline const Frame *innermost_frame(PyThreadState *state) {
+inline const Frame *innermost_frame(const PyThreadState *state) {
 #if PY_VERSION_HEX < 0x030d0000
     return reinterpret_cast<const Frame *>(state->cframe->current_frame);
 #else
@@ -92,27 +96,24 @@ inline const Frame *innermost_frame(PyThreadState *state) {
 #endif
 }
 
+inline const Frame *previous(const Frame *frame) { return frame->previous; }
+inline PyObject *code_of(const Frame *frame) { return frame->executable; }
+inline PyObject *first_variable(const Frame *frame) { return frame->variables[0]; }
+inline bool calls_from_c(const Frame *frame) { return frame->owner == FRAME_OWNED_BY_CSTACK_; }
+inline uint64_t hash_with(uint64_t hash, const Frame *frame) {
+    return hash * HASH_FACTOR + reinterpret_cast<uint64_t>(frame->instruction);
+}
+
 // Skips frames that Python itself hides: this frame or the nearest outer one that runs code of the program.
 inline const Frame *visible(const Frame *frame) {
     for (; frame; frame = frame->previous) {
-        if (frame->owner == FRAME_OWNED_BY_CSTACK_ || !PyCode_Check(frame->executable)) continue;
+        if (calls_from_c(frame) || !PyCode_Check(frame->executable)) continue;
         auto *code = reinterpret_cast<PyCodeObject *>(frame->executable);
         if (frame->owner == FRAME_OWNED_BY_GENERATOR_ ||
             frame->instruction >= code->co_code_adaptive + 2 * code->_co_firsttraceable)
             break;
     }
     return frame;
-}
-
-// The same walk over this thread's frames, without the lock.
-inline Walk walk_frames(PyThreadState *state) {
-    Walk walk;
-    for (const Frame *frame = visible(innermost_frame(state)); frame && walk.count < MAX_FRAMES;
-         frame = visible(frame->previous)) {
-        if (walk.count++ < options.frames) walk.hash = mix(walk.hash, reinterpret_cast<uint64_t>(frame->instruction));
-        if (frame->executable == options.module_call) walk.add_module(frame->variables[0]);
-    }
-    return walk;
 }
 
 // Checks the assumed frame layout against Python's own walk; the caller holds the lock.
@@ -140,10 +141,53 @@ inline bool first_argument_is_plain(PyObject *code) {
     return !code || !PyCode_Check(code) || reinterpret_cast<PyCodeObject *>(code)->co_ncellvars == 0;
 }
 
+#elif PY_VERSION_HEX < 0x030b0000
+
+using Frame = PyFrameObject;
+inline const Frame *innermost_frame(const PyThreadState *state) { return state->frame; }
+inline const Frame *previous(const Frame *frame) { return frame->f_back; }
+inline PyObject *code_of(const Frame *frame) { return reinterpret_cast<PyObject *>(frame->f_code); }
+inline PyObject *first_variable(const Frame *frame) { return frame->f_localsplus[0]; }
+inline bool calls_from_c(const Frame *) { return false; }
+inline uint64_t hash_with(uint64_t hash, const Frame *frame) {
+    return (hash * HASH_FACTOR + reinterpret_cast<uint64_t>(frame->f_code)) * HASH_FACTOR + static_cast<uint64_t>(frame->f_lasti);
+}
+inline bool frame_layout_matches() { return true; }
+inline bool first_argument_is_plain(PyObject *code) {
+    return !code || !PyCode_Check(code) || !PyTuple_GET_SIZE(reinterpret_cast<PyCodeObject *>(code)->co_cellvars);
+}
+
 #else
-inline Walk walk_frames(PyThreadState *) { return {}; }
+struct Frame;
+inline const Frame *innermost_frame(const PyThreadState *) { return nullptr; }
+inline const Frame *previous(const Frame *) { return nullptr; }
+inline PyObject *code_of(const Frame *) { return nullptr; }
+inline PyObject *first_variable(const Frame *) { return nullptr; }
+inline bool calls_from_c(const Frame *) { return false; }
+inline uint64_t hash_with(uint64_t hash, const Frame *) { return hash; }
 inline bool frame_layout_matches() { return false; }
 inline bool first_argument_is_plain(PyObject *) { return false; }
 #endif
+
+// Walks over the frames of this thread without the lock, and calls `visit(code)` for each. Its hash tells apart all that
+// walk_objects does, and frames that Python hides: nothing is read of a frame's code, so that a frame costs little more
+// than the load of the next one's address.
+template <typename Visit> Walk walk_frames(const PyThreadState *state, Visit visit) {
+    constexpr uint32_t MOST = 2 * MAX_FRAMES; // where every other one is hidden, MAX_FRAMES remain
+    Walk walk;
+    for (const Frame *frame = innermost_frame(state); frame && walk.count < MOST; frame = previous(frame)) {
+        if (calls_from_c(frame)) continue;
+        walk.count++;
+        walk.hash = hash_with(walk.hash, frame);
+        visit(code_of(frame));
+        if (code_of(frame) == options.module_call) walk.add_module(first_variable(frame));
+    }
+    walk.hash = mix(1, walk.hash);
+    return walk;
+}
+
+inline Walk walk_frames(const PyThreadState *state) {
+    return walk_frames(state, [](PyObject *) {});
+}
 
 } // namespace pasta

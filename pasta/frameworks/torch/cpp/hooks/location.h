@@ -40,7 +40,7 @@ inline Location locate() {
     if (!options.reads_frames) walk = walk_objects(PyEval_GetFrame());
     if (walk.count) {
         if (!modules.find(walk, &location.module)) location.module = modules.ask(walk);
-        location.stack = stacks.record(PyEval_GetFrame(), walk.hash);
+        location.stack = options.reads_frames ? stacks.record(thread, walk.hash) : stacks.record(PyEval_GetFrame());
     }
     PyGILState_Release(state);
     return location;

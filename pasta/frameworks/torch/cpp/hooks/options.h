@@ -38,8 +38,10 @@ struct alignas(64) Options { // what every operator reads is first
 };
 inline Options options;
 
+constexpr uint64_t HASH_FACTOR = UINT64_C(0x9e3779b97f4a7c15);
+
 inline uint64_t mix(uint64_t hash, uint64_t value) {
-    hash = (hash ^ value) * UINT64_C(0x9e3779b97f4a7c15);
+    hash = (hash ^ value) * HASH_FACTOR;
     return hash ^ hash >> 32;
 }
 

@@ -87,7 +87,7 @@ class Sampler {
 #endif
         if (state_.load(std::memory_order_relaxed) == state) {
             if (PyFrameObject *frame = current_frame(python_thread_.load(std::memory_order_relaxed))) {
-                uint32_t stack = stacks.record(frame, walk_objects(frame).hash);
+                uint32_t stack = stacks.record(frame);
                 if (auto *e = begin<pasta_python_sample>(system_thread_id(), PASTA_EVENT_python_sample)) {
                     e->stack = stack;
                     pasta_framework_publish(e);

@@ -9,7 +9,7 @@
 
 namespace pasta {
 
-// A recorded stack, identified by the hash of its code objects or instructions. The table holds references to
+// A recorded stack, identified by a hash of walk_objects or walk_frames, and found by both. The table holds references to
 // the code objects, so that their addresses are not reused.
 struct Stack {
     std::atomic<uint64_t> hash{};
@@ -30,26 +30,36 @@ class Stacks {
     }
 
     // Id of the stack of `frame`, which is recorded if it is new; 0 if the table is full. With the interpreter's lock.
-    uint32_t record(PyFrameObject *frame, uint64_t hash) {
-        Stack *entry = find(hash);
+    uint32_t record(PyFrameObject *frame) {
+        Walk walk = walk_objects(frame);
+        const Stack *entry = walk.count ? find(walk.hash) : nullptr;
         if (!entry) return 0;
         if (entry->hash.load(std::memory_order_relaxed)) return entry->id.load(std::memory_order_relaxed);
         uint32_t id = ++last_;
         walk_objects(frame, [&](PyFrameObject *each, PyCodeObject *code, uint32_t depth) {
-            hold(code);
+            hold(reinterpret_cast<PyObject *>(code));
             record_frame(id, depth, code, PyFrame_GetLineNumber(each));
         });
-        entry->id.store(id, std::memory_order_relaxed);
-        entry->hash.store(hash, std::memory_order_release);
+        add(walk.hash, id);
+        return id;
+    }
+
+    // The same for the frames of this thread, whose stack is found by the hash of walk_frames from now on.
+    uint32_t record(const PyThreadState *thread, uint64_t hash) {
+        uint32_t id = record(PyEval_GetFrame());
+        if (is_free(find(hash))) {
+            walk_frames(thread, [this](PyObject *code) { hold(code); });
+            add(hash, id);
+        }
         return id;
     }
 
     // Stacks are recorded again from now on. With the interpreter's lock.
     void forget() {
         for (Stack &each : entries_) each.hash.store(0, std::memory_order_relaxed);
-        std::vector<PyCodeObject *> held;
+        std::vector<PyObject *> held;
         held.swap(codes_);
-        for (PyCodeObject *each : held) Py_DECREF(each);
+        for (PyObject *each : held) Py_DECREF(each);
     }
 
   private:
@@ -74,7 +84,17 @@ class Stacks {
         pasta_framework_publish(e);
     }
 
-    void hold(PyCodeObject *code) {
+    static bool is_free(const Stack *entry) { return entry && !entry->hash.load(std::memory_order_relaxed); }
+
+    // Unless the lock was released since the entry was looked for, and it is taken.
+    void add(uint64_t hash, uint32_t id) {
+        Stack *entry = find(hash);
+        if (!is_free(entry)) return;
+        entry->id.store(id, std::memory_order_relaxed);
+        entry->hash.store(hash, std::memory_order_release);
+    }
+
+    void hold(PyObject *code) {
         Py_INCREF(code);
         try {
             codes_.push_back(code);
@@ -84,7 +104,7 @@ class Stacks {
 
     Stack entries_[SIZE];
     std::atomic<uint32_t> last_{};
-    static inline std::vector<PyCodeObject *> codes_; // not in the object, which needs no initialization this way
+    static inline std::vector<PyObject *> codes_; // not in the object, which needs no initialization this way
 };
 inline Stacks stacks;
 
