@@ -549,7 +549,7 @@ def _measures(activity: NDArray[Any]) -> dict[str, NDArray[Any]]:
 
 
 def _by_faults(moves: NDArray[Any]) -> NDArray[Any]:
-    """Which migrations faults caused, those of the driver's prefetcher among them."""
+    """Which migrations were caused by faults, including what the driver prefetched around them."""
     from pasta import abi
 
     return np.isin(moves["reason"], (abi.REASON_COHERENCE, abi.REASON_PREFETCH))

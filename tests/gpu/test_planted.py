@@ -50,14 +50,11 @@ def planted(tmp_path_factory: pytest.TempPathFactory) -> str:
     return built_with_nvcc(PLANTED, tmp_path_factory.mktemp("planted"))
 
 
-def findings(run: Ran) -> list[Finding]:
-    """In the order of reports."""
+def findings(run: Ran, results: Path | None = None) -> list[Finding]:
+    """In the order of reports, of the run's results or of others."""
     assert run.status == 0, run.stderr
-    return [finding for _, finding in ranked(read_results(run.directory / "results"))]
-
-
-def first_finding(results: Path) -> str | None:
-    return next((finding.what for _, finding in ranked(read_results(results))), None)
+    read = read_results(results or run.directory / "results")
+    return [finding for _, finding in ranked(read)]
 
 
 @pytest.mark.parametrize(
@@ -97,6 +94,6 @@ def test_programs_of_pytorch(
     script = tmp_path / "program.py"
     script.write_text(program)
     run = profiled(sys.executable, str(script), str(tmp_path / "rendezvous"), options=TOOLS)
-    assert run.status == 0, run.stderr
-    found = [first_finding(path) for path in tmp_path.glob("run*/results")]
-    assert [each for each in found if each] == [first] * devices  # of each process with a device
+    found = [findings(run, path) for path in tmp_path.glob("run*/results")]
+    firsts = [each[0].what for each in found if each]
+    assert firsts == [first] * devices  # of each process with a device

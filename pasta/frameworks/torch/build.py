@@ -72,7 +72,7 @@ def extension(torch, source, cache, include, say=lambda text: None, options=()):
 
 @contextlib.contextmanager
 def _alone(directory):
-    """Lets one process build at a time: those of a job start together, and would all compile.
+    """Lets one process build at a time: the ranks of a job start together, and would all compile.
 
     One that holds the lock for ten minutes, or a file system without locks, does not stop others.
     """

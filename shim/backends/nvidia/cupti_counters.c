@@ -2,8 +2,8 @@
  *
  * Mode `kernel`: a launch that windows and filters select, as they select for probes, is a range of its own.  It runs
  * alone, and as many times as its counters need passes; CUPTI restores the memory between them, inside the call.
- * Launches of other threads wait meanwhile: their kernels would be counted too.  It has no record of CUPTI's, which
- * would add to what is counted: its time is a counter as well.
+ * Launches of other threads wait meanwhile: their kernels would be counted too.  CUPTI's kernel
+ * records are off for it, as they would add to what is counted: its time is a counter as well.
  * Mode `range`: consecutive selected launches of a context, and all that runs beside them, are one range.  Nothing is
  * replayed or made to wait, so that the counters must fit one pass.
  *
