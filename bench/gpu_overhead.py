@@ -9,7 +9,7 @@ Ways, interleaved process by process so that clocks and heat affect them equally
     torch   operators and tensors: PyTorch followed, with Python lines and modules
     client  a C client of CUPTI that enables what PASTA enables, and throws it away
     cupti   kernel_freq over every event of CUPTI, with device times
-    sampler the client, which also takes PC samples continuously, every 4096 cycles
+    sampler the client, which also takes PC samples continuously, every 32768 cycles
     samples pc_samples and kernel_freq: the same samples
 Each process reports the median of its steps; the table shows the median and range over processes.
 """
@@ -46,7 +46,7 @@ TORCH_MOST = 1.15  # of the empty subscription
 CUPTI_MOST = 1.05  # of the client
 NATIVE_MOST = 1.08  # the same, of native
 SAMPLES_MOST = 1.05  # of the client that samples
-SAMPLING = {"CUPTI_CLIENT_SAMPLING": "12"}  # log2 of cycles
+SAMPLING = {"CUPTI_CLIENT_SAMPLING": "15"}  # log2 of cycles
 CLIENT = Path(__file__).resolve().parent / "c" / "cupti_client.c"
 
 

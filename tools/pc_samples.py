@@ -9,6 +9,7 @@ from pasta.lazy import np
 from pasta.processors.batch import ABSENT_U32, ABSENT_U64
 from pasta.processors.groups import Groups
 from pasta.processors.kernel_names import at_line, instruction_place, kernel_names
+from pasta.stalls.samples import missing_samples
 from pasta.table import Figure, Table, absent_where, counted, formatted, shares
 from pasta.tool import Finding, Result, Tool, option
 
@@ -203,7 +204,7 @@ class PcSamples(Tool):
                 more = counted(samples, "further sample has", "further samples have")
                 yield f"{more} no place: {text}"
             else:
-                yield f"samples are missing, their number is unknown: {text} ({records:,} times)"
+                yield missing_samples(text, records)
 
     def _by(self, columns: tuple[int, ...]) -> tuple[NDArray[Any], dict[str, NDArray[Any]]]:
         """Sums by some columns of the groups, most samples first."""

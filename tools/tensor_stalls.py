@@ -118,7 +118,7 @@ class TensorStalls(Tool):
             functions, samples, {id: strings[id] if id else "" for id in ids}, accesses, objects,
             self.context.images, self.top,
         )  # fmt: skip
-        found = stalls.result()
+        found = stalls.result(self.samples.notes(strings))
         return replace(found, tables={**found.tables, **tables}, files=stalls.files(forest))
 
     def _accesses(self) -> NDArray[Any]:

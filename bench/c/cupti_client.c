@@ -85,7 +85,7 @@ static void begin_sampling(uint64_t context) {
         {.type = PASTA_CUPTI_SAMPLING_PERIOD, .value = strtoull(getenv("CUPTI_CLIENT_SAMPLING"), NULL, 10)},
         {.type = PASTA_CUPTI_SAMPLING_SCRATCH, .value = 64 << 20},
         {.type = PASTA_CUPTI_SAMPLING_HARDWARE, .value = 512 << 20},
-        {.type = PASTA_CUPTI_SAMPLING_SLEEP, .value = 100},
+        {.type = PASTA_CUPTI_SAMPLING_SLEEP, .value = 10},
         {.type = PASTA_CUPTI_SAMPLING_DATA, .value = (uintptr_t)&sampled[i].left},
     };
     pasta_cupti_sampling_config config = {sizeof config, NULL, context, sizeof attributes / sizeof *attributes, attributes};

@@ -72,7 +72,8 @@ def joined_stalls(times: RecordedPass, accesses: RecordedPass, joined: Joined) -
     )
     notes = [
         f"stalls: the pass times ({times.sources}); accesses: the pass accesses"
-        f" ({accesses.sources}), joined by content"
+        f" ({accesses.sources}), joined by content",
+        *samples.notes(strings),
     ]
     if alone:
         notes.append(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pasta.lazy import np
@@ -35,6 +36,11 @@ def sample_type() -> Any:
     )
 
 
+def missing_samples(reason: str, records: int) -> str:
+    """A note on samples whose number is unknown."""
+    return f"samples are missing, their number is unknown: {reason} ({records:,} times)"
+
+
 class StallSamples:
     """The samples of a run and its launches, from its batches in order.
 
@@ -52,6 +58,7 @@ class StallSamples:
         self._waiting = 0
         self._launched: list[NDArray[Any]] = []
         self._took: list[NDArray[Any]] = []
+        self._missing: Counter[int] = Counter()  # records of 0 samples by the id of the reason
 
     @property
     def is_empty(self) -> bool:
@@ -96,6 +103,7 @@ class StallSamples:
         rows["launch"][~known] = -1
         rows["pc"], rows["reason"] = samples["pc"], samples["reason"]
         rows["samples"] = np.where(samples["samples"] == ABSENT_U32, 0, samples["samples"])
+        self._missing.update(samples["reason"][samples["samples"] == 0].tolist())
         hashes = samples["module_hash"].copy()
         unknown = hashes == np.uint64(ABSENT_U64)
         if unknown.any():
@@ -109,6 +117,7 @@ class StallSamples:
             rows["function"][unnamed] = np.asarray(of_handle, np.int32)[inverse.reshape(-1)]
             by_launch = np.flatnonzero(unnamed & known)
             rows["function"][by_launch] = -1  # `rows()` asks the launch
+        rows = rows[rows["samples"] > 0]
         self._pending.append(rows)
         self._waiting += len(rows)
         if self._waiting > max(_PENDING, len(self._pending[0])):
@@ -119,6 +128,10 @@ class StallSamples:
         rows = np.concatenate([np.zeros(0, sample_type()), *self._pending])
         self._pending = [combined(rows, keys)]
         self._waiting = 0
+
+    def notes(self, strings: Strings) -> list[str]:
+        """What the source said about samples that are missing."""
+        return [missing_samples(strings[reason], n) for reason, n in self._missing.items()]
 
     def functions(self, strings: Strings) -> list[Function]:
         """The functions that were launched or sampled, by number."""

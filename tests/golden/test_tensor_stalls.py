@@ -13,6 +13,7 @@ import pytest
 
 from pasta import abi
 from pasta.plugins import find_tools
+from pasta.processors.batch import ABSENT_U64
 from pasta.report.page import render_page
 from pasta.report.text import write_text_report
 from pasta.run.directory import RunDirectory
@@ -163,6 +164,7 @@ def test_two_passes_without_launches_in_samples(tmp_path: Path) -> None:
     sample(times, offset("FMUL"), 50, WAIT)
     sample(times, offset("LDG", 0), 10, "selected")
     sample(times, 0x10, 3, LONG, name="unknown_kernel", module_hash=0x77)
+    sample(times, ABSENT_U64, 0, "the hardware's buffer was full", name=0)
     run = joined_run(tmp_path, times, work(True, 0x9000))
     found = stalls(run)
     adds_up(found.tables, 663)
@@ -181,6 +183,8 @@ def test_two_passes_without_launches_in_samples(tmp_path: Path) -> None:
         "not waiting for memory": 60, "the function's code is not known": 3,
     }  # fmt: skip
     assert any("600 samples of no certain launch" in note for note in found.notes)
+    assert found.notes[-1].endswith("is unknown: the hardware's buffer was full (1 times)")
+    assert all(samples for (samples,) in rows(found.tables, "reasons", "samples"))
     lines = {row["offset"]: row for row in found.tables["sass"].rows()}
     assert lines[offset("FMUL")]["samples"] == 650
     place = lines[offset("FMUL")]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 from collections import Counter
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -102,9 +103,9 @@ def test_launches_of_training_join_and_the_order_is_stable(
 ) -> None:
     pytest.importorskip("torch")
     program = Path(__file__).resolve().parents[2] / "examples" / model
-    orders = []
+    runs: list[Counter[tuple[Any, ...]]] = []
     for _ in range(2):
-        run = profiled(python, str(program), "--steps", "20", options=SAMPLING)
+        run = profiled(python, str(program), "--steps", "20", options=("-c", "tensor_stalls"))
         assert run.status == 0, run.stderr
         found = tables(run)
         adds_up(found)
@@ -114,9 +115,13 @@ def test_launches_of_training_join_and_the_order_is_stable(
         charged = sum(row["stalls"] for row in found["tensors"].rows())
         assert why["its launch has no partner with accesses"] <= 0.02 * (charged + why.total())
         names = ("category", "name", "shape", "operator", "module", "line")
-        rows = list(found["tensors"].rows(10))
-        orders.append([tuple(row[name] for name in names) for row in rows])
-    assert orders[0] == orders[1]
+        runs.append(Counter())
+        for row in found["tensors"].rows():
+            runs[-1][tuple(row[name] for name in names)] += row["stalls"]
+    first, second = runs
+    for (one, more), (other, less) in combinations(first.most_common(10), 2):
+        if less < 0.95 * more:  # of equal layers any may be first
+            assert second[one] > second[other], (first.most_common(12), second.most_common(12))
 
 
 def test_serialized_samples_are_charged_in_their_launch(

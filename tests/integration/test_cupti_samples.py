@@ -69,7 +69,7 @@ def test_continuous_samples(play: Play, tmp_path: Path) -> None:
     configured = (tmp_path / "sampling").read_text()
     assert configured == (
         "attribute 5 1\nattribute 1 12\nattribute 3 67108864\nattribute 4 536870912\n"
-        "attribute 9 100\nattribute 6 0\nend 197\n"
+        "attribute 9 10\nattribute 6 0\nend 197\n"
     )
 
 

@@ -78,7 +78,7 @@ COUNTER_GROUPS = {
     "roofline": (_MEMORY_BYTES, *_FLOPS),
 }
 #: Cycles between the samples of a multiprocessor, if a tool needs samples and no interval is set.
-DEFAULT_INTERVAL = "4096cycles"
+DEFAULT_INTERVAL = "32768cycles"
 _INTERVALS = {f"{1 << power}cycles" for power in range(5, 32)}
 
 
@@ -181,7 +181,7 @@ class NvidiaSettings(Section):
     pc_sampling_sleep = setting(
         "nvidia.pc_sampling_sleep",
         parse_milliseconds,
-        100,
+        10,
         "how long CUPTI's threads sleep between readings of PC samples from the device",
         minimum=1,
         maximum=60_000,

@@ -515,7 +515,7 @@ static bool read_settings(void) {
     settings.serialized = mode && !strcmp(mode, "serialized");
     settings.scratch = pasta_config_u64("nvidia.pc_sampling_scratch", 64 << 20);
     settings.hardware = pasta_config_u64("nvidia.pc_sampling_hardware", 512 << 20);
-    settings.sleep = pasta_config_u64("nvidia.pc_sampling_sleep_ms", 100);
+    settings.sleep = pasta_config_u64("nvidia.pc_sampling_sleep_ms", 10);
     return true;
 }
 
