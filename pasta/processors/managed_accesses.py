@@ -48,6 +48,8 @@ _OBJECT = np.dtype(
 )
 #: Rows of TOUCHED above which neighbours with different counts share one.
 _MAX_RANGES = 1 << 20
+#: Parts that the ranges of another pass may have together: 10 GiB.
+_MAX_PARTS = 1 << 28
 
 
 def managed_ids(context: Context) -> NDArray[Any]:
@@ -77,8 +79,8 @@ def counted_parts(reads: NDArray[Any], writes: NDArray[Any]) -> NDArray[Any]:
 def tables(
     parts: NDArray[Any], width: int, objects: NDArray[Any], most: int = _MAX_RANGES
 ) -> dict[str, Table]:
-    """Accesses (PARTS) to objects (`identified`), for another pass: tables that reports do not
-    show. Above `most` rows, single counts are lost, but not what was read and written."""
+    """Accesses (PARTS) to objects (`identified`), for another pass: tables that text reports do
+    not show. Above `most` rows, single counts are lost, but not what was read and written."""
     ranges = _ranges(parts, parts["reads"], parts["writes"])
     if len(ranges) > most:
         ranges = _ranges(parts, parts["reads"] > 0, parts["writes"] > 0)
@@ -126,8 +128,11 @@ def _ranges(parts: NDArray[Any], reads: NDArray[Any], writes: NDArray[Any]) -> N
 
 
 def _spread(ranges: NDArray[Any]) -> NDArray[Any]:
-    """The parts (PARTS) of ranges, with equal shares of their accesses."""
+    """The parts (PARTS) of ranges, with equal shares of their accesses. Raises ValueError if there
+    are too many."""
     count = ranges["parts"].astype(np.int64)
+    if count.sum(dtype=np.float64) > _MAX_PARTS:
+        raise ValueError(f"table {TOUCHED}: more than {_MAX_PARTS:,} parts")
     index = np.repeat(np.arange(len(ranges)), count)
     within = (np.arange(len(index)) - np.repeat(np.cumsum(count) - count, count)).astype(np.uint64)
     found = np.zeros(len(index), PARTS)
@@ -206,6 +211,8 @@ class OtherAccesses:
     allocations: tuple[int, int]
     tensors: int
     launches: int
+    #: Whether there are tensors here, but only accesses to allocations there.
+    lacks_tensors: bool
 
     @classmethod
     def of(
@@ -240,6 +247,7 @@ class OtherAccesses:
             (int((is_allocation & ~matched).sum()), int((own & (partner < 0)).sum())),
             int((~own & (partner < 0)).sum()),
             alone,
+            bool(len(ranges) and own.all() and not is_allocation.all()),
         )
 
     def notes(self) -> Iterator[str]:
@@ -259,6 +267,8 @@ class OtherAccesses:
                 f"accesses to {counted(self.tensors, 'tensor')} without partner in the other pass"
                 " count for their allocations"
             )
+        if self.lacks_tensors:
+            yield "the pass with accesses has no accesses to tensors: advice is on allocations only"
 
 
 def _partners(objects: NDArray[Any], others: NDArray[Any]) -> NDArray[Any]:

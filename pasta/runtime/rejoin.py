@@ -48,7 +48,8 @@ def rejoin(
     except PastaError as error:
         raise RunError(str(error)) from None
     except (ValueError, MemoryError) as error:
-        raise RunError(f"{name} of the pass accesses: {error}") from None
+        text = str(error) or "not enough memory"
+        raise RunError(f"{name} of the pass accesses: {text}") from None
     except Exception as error:  # as in a run, where a tool that fails does not end the others
         raise RunError(f"{name} failed ({type(error).__name__}: {error})") from error
     of_probes = {each: stored.tables[each] for each in (TABLE, PROBED) if each in stored.tables}

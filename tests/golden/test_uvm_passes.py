@@ -132,6 +132,18 @@ def test_a_tensor_without_partner_counts_for_its_allocation(tmp_path: Path) -> N
     ]
 
 
+def test_a_pass_without_tensors(tmp_path: Path) -> None:
+    """PyTorch was followed in the pass with times only."""
+    accesses = Program(ELSEWHERE, faulting=False)
+    accesses.managed(0, 8 * BLOCK)
+    for number in (0, 2, 4, 6):
+        accesses.kernel(f"add{number}", range(32 * number, 32 * number + 64))
+    found = result(joined(tmp_path, training(probed=False), accesses))
+    assert any(note.endswith("advice is on allocations only") for note in found.notes)
+    assert {level for (level,) in rows(found, "advice", "level")} == {"object-level"}
+    assert rows(found, "objects", "reads") == [(4 * 64,)]
+
+
 def test_a_pass_without_managed_memory(tmp_path: Path) -> None:
     accesses = Program(faulting=False)
     accesses.alloc(A, BLOCK)

@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pasta.processors import managed_accesses
 from pasta.processors.managed_accesses import PARTS, OtherAccesses, counted_parts, tables
 from pasta.processors.rows import combined
 
@@ -49,7 +51,7 @@ def test_tables_have_all_accesses(found: dict[Any, tuple[int, int]]) -> None:
     expected["launch"] += np.uint64(10)
     assert back.parts.tolist() == expected.tolist()
     assert back.probed.tolist() == list(range(10, 16))
-    assert not list(back.notes())
+    assert not any("partner" in note for note in back.notes())
 
 
 @given(counts)
@@ -74,6 +76,15 @@ def test_a_scan_is_one_row() -> None:
     # of the tensors only those that were touched; all allocations
     assert stored["touched_objects"].values("object") == [3]
     assert all(table.shown == 0 for table in stored.values())
+
+
+def test_the_number_of_parts_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A small file must not take all memory."""
+    monkeypatch.setattr(managed_accesses, "_MAX_PARTS", 8)
+    full = parts_of({(0, (3, bin)): (1, 0) for bin in range(9)})
+    with pytest.raises(ValueError, match="table touched: more than 8 parts"):
+        other(full)
+    assert len(other(full[:8]).parts) == 8
 
 
 def test_tensors_without_partner_are_parts_of_their_allocation() -> None:
