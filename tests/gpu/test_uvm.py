@@ -87,7 +87,8 @@ def test_two_passes(example: Build, profiled: Run) -> None:
     assert sorted(row[:2] for row in objects) == sorted(
         [(3 * FLOATS, 0), (3 * FLOATS, 0), (3 * FLOATS, 6 * FLOATS)]
     )
-    assert all(faults > 0 and to_device > 0 for *_, faults, to_device in objects)
+    assert all(faults > 0 for *_, faults, _ in objects), run.stderr
+    assert sum(to_device for *_, to_device in objects) > 0
     assert "without partner" not in run.stderr and "is not joined" not in run.stderr
     plan = (run.directory / "results" / "uvm_advisor" / "plan.toml").read_text()
     assert "[[entry]]" in plan
