@@ -165,7 +165,7 @@ class UvmAdvisor(Tool):
         """Take the accesses of the other pass. Raises ValueError for damaged tables."""
         from pasta.processors.managed_accesses import OtherAccesses, identified, managed_ids
 
-        if not other.tables:  # no managed memory there
+        if "objects" not in other.tables:  # no managed memory there
             return
         objects = identified(self.context, self.owners, managed_ids(self.context))
         self.other = OtherAccesses.of(other.tables, objects, other.theirs, other.mine, other.probed)

@@ -43,13 +43,12 @@ def rejoin(
     try:
         config = Config(tools=[name], tool_options={name: _options(accesses.manifest, kind)})
         tool = Replay(times.run.recorded(), config).fed()
-        tool.join(_other(stored, joined))
+        _join(tool, _other(stored, joined))
         result = tool.result()
+    except RunError:
+        raise
     except PastaError as error:
         raise RunError(str(error)) from None
-    except (ValueError, MemoryError) as error:
-        text = str(error) or "not enough memory"
-        raise RunError(f"{name} of the pass accesses: {text}") from None
     except Exception as error:  # as in a run, where a tool that fails does not end the others
         raise RunError(f"{name} failed ({type(error).__name__}: {error})") from error
     of_probes = {each: stored.tables[each] for each in (TABLE, PROBED) if each in stored.tables}
@@ -66,10 +65,18 @@ def _options(manifest: Mapping[str, Any], kind: type[Tool]) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
+def _join(tool: Tool, other: OtherPass) -> None:
+    """Raises RunError for damaged tables of the other pass."""
+    try:
+        tool.join(other)
+    except ValueError as error:
+        raise RunError(f"{tool.name} of the pass accesses: {error}") from None
+
+
 def _other(stored: StoredResult, joined: Joined) -> OtherPass:
     """What the tool gets of the pass with accesses."""
     order = np.argsort(joined.pairs.other)
     one, other = joined.pairs.one[order], joined.pairs.other[order]
     theirs = joined.accesses.rows[other]
-    tables = {name: each for name, each in stored.tables.items() if name not in (TABLE, PROBED)}
-    return OtherPass(tables, theirs["ordinal"], joined.times.rows["ordinal"][one], theirs["probed"])
+    mine = joined.times.rows["ordinal"][one]
+    return OtherPass(stored.tables, theirs["ordinal"], mine, theirs["probed"])
