@@ -216,7 +216,7 @@ class Config(Section):
         "run.passes",
         parse_passes,
         ONE_PASS,
-        "how often the program runs; auto: twice if some tools have probes and others do not",
+        "how often the program runs; auto: twice if tools need a pass with probes and one without",
         option=CommandOption("--passes", metavar="1|auto"),
     )
     uvm_plan = setting(

@@ -24,7 +24,7 @@ from __future__ import annotations
 import difflib
 import inspect
 from collections.abc import Collection, Iterable, Mapping
-from typing import Any, ClassVar, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, get_args
 
 from pasta import abi
 from pasta.errors import ToolError, shown
@@ -36,6 +36,9 @@ from pasta.processors.context import Context, Process
 from pasta.processors.needs import NEEDS, with_required
 from pasta.table import Column, Figure, Table, Unit
 
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
 __all__ = [
     "HANDLERS",
     "Column",
@@ -44,6 +47,7 @@ __all__ = [
     "Figure",
     "Finding",
     "Option",
+    "OtherPass",
     "Process",
     "Result",
     "Table",
@@ -61,6 +65,18 @@ LAUNCH_HANDLERS = tuple(
 )
 #: Gets the accesses of the tool's `Trace` maps; not a handler of events.
 ON_ACCESSES = "on_accesses"
+
+
+class OtherPass(NamedTuple):
+    """The pass with accesses of a program that ran twice, for `Tool.join`."""
+
+    #: Tables that the tool stored there, by name.
+    tables: Mapping[str, Table]
+    #: Launches that both passes have: ordinals (uint64) there, ascending, and in this pass, and
+    #: whether (bool) they were probed there.
+    theirs: NDArray[Any]
+    mine: NDArray[Any]
+    probed: NDArray[Any]
 
 
 class Tool:
@@ -125,6 +141,12 @@ class Tool:
     #: Whether a tool with probes has results without accesses too: of a source that gives none, and
     #: of a recorded run that has none.
     optional_accesses: ClassVar[bool] = False
+
+    #: Whether a tool with probes runs in both passes of a program that runs twice (`--passes
+    #: auto`): without its probes in the one with device times. The result of the joined run is made
+    #: of the events of that pass, and of the tables that `join` gets from the other one. For tools
+    #: that come with PASTA.
+    both_passes: ClassVar[bool] = False
 
     context: Context
 
@@ -275,6 +297,11 @@ class Tool:
 
     def start(self) -> None:
         """Called once, before the first event; `context` is set."""
+
+    def join(self, other: OtherPass) -> None:
+        """Called before `result` if `both_passes`, to join two passes: the tool got the events of
+        the one with device times, `other` is the one with accesses. Raises ValueError if that is
+        damaged."""
 
     def result(self) -> Result:
         """Called once, after the last event. Returns summary, tables, findings, figures, files."""

@@ -18,7 +18,6 @@ from pasta.processors.object_names import (
     TensorNames,
     TensorOwners,
     has_tensors,
-    memory_numbers,
     object_columns,
     object_keys,
     object_names,
@@ -26,7 +25,7 @@ from pasta.processors.object_names import (
 from pasta.processors.operator_names import GROUP_KEYS, OperatorGroups, of_probes
 from pasta.processors.rows import combined, places_of
 from pasta.table import Figure, Table, Unit, absent_where, counted, formatted
-from pasta.tool import Finding, Result, Tool, option
+from pasta.tool import Finding, OtherPass, Result, Tool, option
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -34,6 +33,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from pasta.processors.managed_accesses import OtherAccesses
     from pasta.processors.managed_advice import Advice
     from pasta.processors.managed_pages import Costs, Simulated
     from pasta.processors.managed_plan import Entry
@@ -72,6 +72,7 @@ class UvmAdvisor(Tool):
 
     needs = ("history",)
     optional_accesses = True
+    both_passes = True
     top = option(10, help="rows of each table in the text report; the tables have all", minimum=1)
     advised = option(16, help="objects that advice is computed for, the costliest first", minimum=1)
     capacity = option(
@@ -102,6 +103,7 @@ class UvmAdvisor(Tool):
 
     def start(self) -> None:
         """Start with no launch and no activity."""
+        self.other: OtherAccesses | None = None
         self.owners = TensorOwners()
         self.launched = Launched(time="u8", device="i2", probed="?", grid="(3,)u4", graph="?")
         self.times: list[NDArray[Any]] = []
@@ -159,6 +161,15 @@ class UvmAdvisor(Tool):
         )
         self.activity.append(rows)
 
+    def join(self, other: OtherPass) -> None:
+        """Take the accesses of the other pass. Raises ValueError for damaged tables."""
+        from pasta.processors.managed_accesses import OtherAccesses, identified, managed_ids
+
+        if "objects" not in other.tables:  # no managed memory there
+            return
+        objects = identified(self.context, self.owners, managed_ids(self.context))
+        self.other = OtherAccesses.of(other.tables, objects, other.theirs, other.mine, other.probed)
+
     def result(self) -> Result:
         """Tables of faults, migrations and accesses; advice, its plan, and simulations."""
         run = _Run(self)
@@ -178,6 +189,8 @@ class UvmAdvisor(Tool):
         tables["parts"] = self._parts(run)
         tables["timeline"] = self._timeline(run)
         tables["launches"] = self._launches(run)
+        if self.other is None and run.probed.any():
+            tables.update(run.for_another_pass())
         entries = run.entries(best)
         return Result(
             summary=self._summary(run, best),
@@ -362,7 +375,7 @@ class UvmAdvisor(Tool):
         )
 
     def _parts(self, run: _Run) -> Table:
-        rows = run.parts()
+        rows = run.by_block()
         order = np.argsort(-(rows["reads"] + rows["writes"]), kind="stable")
         rows = rows[order]
         return Table(
@@ -570,18 +583,13 @@ class _Run:
     tool: UvmAdvisor
 
     def __post_init__(self) -> None:
+        from pasta.processors.managed_accesses import managed_ids
         from pasta.processors.managed_trace import ManagedPages
-        from pasta.processors.objects import MEMORY
 
         self.context = self.tool.context
-        rows = self.context.objects.rows
-        (managed,) = memory_numbers(["managed"])
-        known = (rows["layer"] == MEMORY) & (rows["memory"] == managed)
-        known &= rows["bytes"] != np.iinfo(np.uint64).max
         #: Ids of the managed allocations, in the order of their allocation.
-        self.ids = np.flatnonzero(known)
-        self.ids = self.ids[np.argsort(rows["alloc_position"][self.ids], kind="stable")]
-        self.pages: ManagedPages = ManagedPages(rows[self.ids])
+        self.ids = managed_ids(self.context)
+        self.pages: ManagedPages = ManagedPages(self.context.objects.rows[self.ids])
         self.launches = self.tool.launched.rows()
         self.activity = self._attributed()
         self.measures = _measures(self.activity)
@@ -650,45 +658,68 @@ class _Run:
         return absent_where(np.minimum(part / np.maximum(whole, 1), 1.0), whole == 0)
 
     @cached_property
+    def parts(self) -> NDArray[Any]:
+        """Accesses to parts of managed objects (PARTS), as counted in this run or in the other
+        pass."""
+        from pasta.processors.managed_accesses import counted_parts
+
+        if self.tool.other is not None:
+            return self.tool.other.parts
+        rows = counted_parts(self.tool.reads.rows(), self.tool.writes.rows())
+        rows = rows[rows["object"] >= 0]
+        return rows[np.isin(self.tool.owners.allocations(rows["object"]), self.ids)]
+
+    @property
+    def width(self) -> int:
+        """Bytes of a part."""
+        return int(self.tool.part) if self.tool.other is None else self.tool.other.width
+
+    def for_another_pass(self) -> dict[str, Table]:
+        """Tables by which another pass of the program gets the accesses of this one."""
+        from pasta.processors.managed_accesses import identified, tables
+
+        objects = identified(self.context, self.tool.owners, self.ids)
+        return tables(self.parts, self.width, objects)
+
+    @cached_property
     def accesses(self) -> NDArray[Any]:
         """Accesses to managed memory: launch, owner, page, object, reads, writes; a row for each
         page."""
         from pasta.processors.managed_pages import PAGE
 
-        objects = self.context.objects.rows
-        parts = []
+        objects, rows = self.context.objects.rows, self.parts
+        of_id = np.full(len(objects) + 1, -1, np.int64)
+        of_id[self.ids] = np.arange(len(self.ids))
+        owner = of_id[self.tool.owners.allocations(rows["object"])]
+        width = np.uint64(self.width)
+        size = np.maximum(objects["bytes"][rows["object"]], np.uint64(1))
+        offset = np.minimum(rows["bin"] * width, size - np.uint64(1))
+        start = objects["address"][rows["object"]] + offset
+        pages, index = self.pages.expanded(owner, start, np.minimum(width, size - offset))
+        found = np.zeros(len(pages), _ACCESS)
+        for field in ("launch", "object"):
+            found[field] = rows[field][index]
+        found["owner"], found["page"] = owner[index], pages
         for name in ("reads", "writes"):
-            rows = getattr(self.tool, name).rows()
-            rows = rows[rows["object"] >= 0]
-            allocations = self.tool.owners.allocations(rows["object"])
-            of_id = np.full(len(objects) + 1, -1, np.int64)
-            of_id[self.ids] = np.arange(len(self.ids))
-            owner = of_id[allocations]
-            rows, owner = rows[owner >= 0], owner[owner >= 0]
-            width = np.uint64(self.tool.part)
-            start = objects["address"][rows["object"]]
-            size = np.maximum(objects["bytes"][rows["object"]], np.uint64(1))
-            offset = np.minimum(rows["bin"] * width, size - np.uint64(1))
-            pages, index = self.pages.expanded(
-                owner, start + offset, np.minimum(width, size - offset)
-            )
-            found = np.zeros(len(pages), _ACCESS)
-            for field in ("launch", "object"):
-                found[field] = rows[field][index]
-            found["owner"], found["page"] = owner[index], pages
-            found[name] = rows["count"][index] // np.uint64(max(self.tool.part // PAGE, 1))
-            found[name] = np.maximum(found[name], 1)
-            parts.append(found)
-        return combined(np.concatenate(parts), ("launch", "owner", "page", "object"))
+            each = np.maximum(rows[name] // np.uint64(max(self.width // PAGE, 1)), 1)
+            found[name] = np.where(rows[name] > 0, each, 0)[index]
+        return combined(found, ("launch", "owner", "page", "object"))
 
     @property
     def unknown_accesses(self) -> frozenset[str]:
         return frozenset() if len(self.accesses) else frozenset({"reads", "writes"})
 
+    @cached_property
+    def probed(self) -> NDArray[Any]:
+        """Which launches (bool) were probed, in this run or in the other pass."""
+        if self.tool.other is None:
+            return np.asarray(self.launches["probed"])
+        return np.isin(self.launches["launch"], self.tool.other.probed)
+
     @property
     def exact(self) -> bool:
         """Whether accesses of all launches, faults and accesses of the host are known."""
-        everything = bool(self.launches["probed"].all()) and len(self.accesses) > 0
+        everything = bool(self.probed.all()) and len(self.accesses) > 0
         return everything and len(self.activity) > 0 and not self.moves_by_itself
 
     @property
@@ -709,7 +740,7 @@ class _Run:
         at, _ = places_of(self.launches["launch"], self.touched.rows["launch"])
         return np.bincount(at, minlength=len(self.launches))
 
-    def parts(self) -> NDArray[Any]:
+    def by_block(self) -> NDArray[Any]:
         """Accesses, faults and moves by allocation and part of 2 MiB."""
         rows = self.accesses
         types = [("owner", "i8"), ("offset", "u8"), ("launches", "i8"), ("reads", "i8"),
@@ -991,7 +1022,9 @@ class _Run:
             return
         contents, numbers = self._launch_keys
         at = np.searchsorted(self.launches["launch"], np.asarray(action.launches, np.uint64))
-        for content in np.unique(contents[at]).tolist():
+        _, firsts = np.unique(contents[at], return_index=True)
+        for first in np.sort(firsts).tolist():  # not by hash: it differs between runs
+            content = contents[at[first]]
             mine = at[contents[at] == content]
             row = self.launches[mine[0]]
             if row["graph"]:
@@ -1014,11 +1047,17 @@ class _Run:
         )
         if self.launches["graph"].any():
             yield "the plan has no entries for launches by graphs"
+        if self.tool.other is not None:
+            yield from self.tool.other.notes()
         if not len(self.accesses):
             yield "accesses were not recorded: launches are taken to touch what faulted or moved"
         elif not self.exact:
-            if not self.launches["probed"].all():
-                yield "launches that were not probed are taken to touch what faulted or moved"
+            if not self.probed.all():
+                alone = int((~self.probed).sum())
+                yield (
+                    "launches that were not probed are taken to touch what faulted or moved:"
+                    f" {alone:,} of {len(self.probed):,}"
+                )
             if not len(self.activity):
                 yield "no fault or migration was recorded: all that moves is simulated"
             if self.moves_by_itself:

@@ -132,6 +132,10 @@ class Backend(Extension):
     def leave_to_times(self, config: Sections) -> None:
         """Clears settings of what the pass with device times records and one with probes cannot."""
 
+    def adapt_times(self, config: Sections, wanted: Collection[str]) -> None:
+        """Has the pass with device times record what one with probes cannot, and tools that run in
+        both passes want (pasta/capabilities.py)."""
+
     def selects_launches(self, config: Sections) -> bool:
         """Whether the source asks which launches are selected, as for probes, without probes."""
         return False

@@ -62,6 +62,7 @@ def _merge(options: argparse.Namespace) -> int:
 def _join(options: argparse.Namespace) -> int:
     from pasta.report.text import write_text_report
     from pasta.run.passes import join_as
+    from pasta.runtime.rejoin import rejoin
 
     one, other = (RunDirectory.open(path) for path in options.passes)
     out = options.output or Path(f"{one.path.resolve().name}-joined")
@@ -70,7 +71,10 @@ def _join(options: argparse.Namespace) -> int:
             raise ConfigError(f"{out} is in a run to join", remedy="name another place with -o DIR")
     check_place(out, force=options.force_overwrite)
     with display_progress("joining two passes"):
-        done = join_as(one, other, out, finish=write_text_report, force=options.force_overwrite)
+        done = join_as(
+            one, other, out,
+            finish=write_text_report, rejoin=rejoin, force=options.force_overwrite,
+        )  # fmt: skip
     for warning in done.run.manifest()["warnings"]:
         print(plain(f"note: {warning}", 2000))
     launches = counted(done.launches, "joined launch", "joined launches")

@@ -196,9 +196,11 @@ def _prepared(
     program: str,
     roofs: Roofs,
     wanted: Wanted | None = None,
+    *,
+    probes: bool = True,
 ) -> Session:
     """A session with what the target needs before it starts; `wanted`: the framework data of more
-    than these tools. Raises PastaError."""
+    than these tools; `probes`: whether the probes of tools run. Raises PastaError."""
     wanted = wanted or Wanted.by(tools)
     if config.operator or config.module:
         wanted = wanted._replace(operators=True)
@@ -207,7 +209,8 @@ def _prepared(
     try:
         if config.uvm_plan:
             session.uvm_plan.write_text(_native_plan(config.uvm_plan))
-        _prepare_probes(session, config, tools)
+        if probes:
+            _prepare_probes(session, config, tools)
         if samples:
             from pasta.runtime.probe_plan import keep_code
 
@@ -425,7 +428,9 @@ def _run_passes(config: Config, tools: list[Tool], program: _Program) -> int:
     why = ""
     try:
         for each in planned:  # both before the program starts, so that it starts only if both can
-            waiting.append(_prepared(each.config, each.tools, *program.about, Wanted.by(tools)))
+            wanted, probes = Wanted.by(tools), each.name == two.ACCESSES
+            about = (*program.about, wanted)
+            waiting.append(_prepared(each.config, each.tools, *about, probes=probes))
         talk(two.reason(planned))
         former.set_aside(whole)
         for each in planned:

@@ -18,11 +18,11 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from pasta import private
 from pasta.errors import RunError
-from pasta.findings import Result
+from pasta.findings import Result, Topic
 from pasta.progress import report_progress
 from pasta.run.directory import MANIFEST, SCHEMA, RunDirectory, staging_beside
 from pasta.run.files import regular_file
@@ -38,6 +38,23 @@ from pasta.version import VERSION
 
 #: Completes the report of a joined run, which is called before the run gets its final name.
 Finish = Callable[[RunDirectory], object]
+
+
+class Rejoined(NamedTuple):
+    """A tool's result of both passes, with the tool's title and topic."""
+
+    result: Result
+    title: str
+    topic: Topic
+
+
+#: Makes the result of both passes of a tool with `both_passes`, by name; None for other tools.
+#: Raises RunError.
+Rejoin = Callable[[str, RecordedPass, RecordedPass, Joined], Rejoined | None]
+
+
+def _none(*_: object) -> None:
+    """No tool has a result of both passes."""
 
 
 def in_order(one: RecordedPass, other: RecordedPass) -> tuple[RecordedPass, RecordedPass]:
@@ -123,7 +140,12 @@ class JoinedRun:
 
 
 def join(
-    one: RunDirectory, other: RunDirectory, staging: RunDirectory, place: Path, finish: Finish
+    one: RunDirectory,
+    other: RunDirectory,
+    staging: RunDirectory,
+    place: Path,
+    finish: Finish,
+    rejoin: Rejoin = _none,
 ) -> JoinedRun:
     """Writes the joined run of two passes, in any order, to `staging`, which becomes `place`.
 
@@ -139,7 +161,11 @@ def join(
     warnings = list(_warnings(times, accesses))
     report_progress("writing tables")
     stalls = _stalls(times, accesses, joined, warnings)
-    _copy_results(times, accesses, staging, warnings, without=[STALLS] if stalls else [])
+    rejoined = _rejoined(times, accesses, joined, rejoin, warnings)
+    without = [*rejoined, *([STALLS] if stalls else [])]
+    _copy_results(times, accesses, staging, warnings, without)
+    for name, each in rejoined.items():
+        write_result(staging.results, name, each.result, title=each.title, topic=each.topic)
     if stalls is not None:
         write_result(
             staging.results, STALLS, stalls, title="Stalls charged to tensors", topic="time"
@@ -158,12 +184,18 @@ def join(
 
 
 def join_as(
-    one: RunDirectory, other: RunDirectory, out: Path, *, finish: Finish, force: bool = False
+    one: RunDirectory,
+    other: RunDirectory,
+    out: Path,
+    *,
+    finish: Finish,
+    rejoin: Rejoin = _none,
+    force: bool = False,
 ) -> JoinedRun:
     """Joins two passes as the run `out`. Raises RunError as `join`."""
     staging = RunDirectory.create(staging_beside(out))
     try:
-        done = join(one, other, staging, out, finish)
+        done = join(one, other, staging, out, finish, rejoin)
         return JoinedRun(
             staging.move_to(out, force=force, suffix=str(os.getpid())), done.launches, done.alone
         )
@@ -172,7 +204,11 @@ def join_as(
 
 
 def join_all(
-    times: Sequence[RunDirectory], accesses: Sequence[RunDirectory], whole: Path, finish: Finish
+    times: Sequence[RunDirectory],
+    accesses: Sequence[RunDirectory],
+    whole: Path,
+    finish: Finish,
+    rejoin: Rejoin = _none,
 ) -> tuple[list[RunDirectory], list[str]]:
     """Joins the processes of two passes whose runs are in `whole`: that becomes the joined run, or
     if a pass has several processes a root of joined runs. Returns the joined runs, and lines about
@@ -186,9 +222,9 @@ def join_all(
                 manifest = one.manifest()
                 program = manifest.get("executable") or manifest["command"][0]
                 name = name_in_root(program, manifest["pid"], manifest.get("rank"))
-                done.append(join_as(one, other, whole / name, finish=finish).run)
+                done.append(join_as(one, other, whole / name, finish=finish, rejoin=rejoin).run)
             else:
-                done.append(_join_within(one, other, whole, finish))
+                done.append(_join_within(one, other, whole, finish, rejoin))
         except RunError as error:
             lines.append(f"the passes are not joined: {error}")
     for name, run in found.alone:
@@ -201,12 +237,12 @@ def join_all(
 
 
 def _join_within(
-    one: RunDirectory, other: RunDirectory, whole: Path, finish: Finish
+    one: RunDirectory, other: RunDirectory, whole: Path, finish: Finish, rejoin: Rejoin
 ) -> RunDirectory:
     """Joins two passes in the directory that contains them; run.json is moved there last."""
     staging = RunDirectory.create(staging_beside(whole / "run"))
     try:
-        join(one, other, staging, whole, finish)
+        join(one, other, staging, whole, finish, rejoin)
         private.tighten(staging.path)
         for name in sorted(os.listdir(staging.path), key=lambda name: name == MANIFEST):
             os.rename(staging.path / name, whole / name)
@@ -256,6 +292,30 @@ def _stalls(
     except RunError as error:
         warnings.append(f"stalls are not charged to tensors: {error}")
     return None
+
+
+def _rejoined(
+    times: RecordedPass,
+    accesses: RecordedPass,
+    joined: Joined,
+    rejoin: Rejoin,
+    warnings: list[str],
+) -> dict[str, Rejoined]:
+    """Results of both passes, by tool, of the tools that have tables in the pass with accesses."""
+    found: dict[str, Rejoined] = {}
+    try:
+        names = [path.parent.name for path in result_documents(accesses.run.results)]
+    except RunError:
+        return found  # the copy of the results says why
+    for name in names:
+        try:
+            each = rejoin(name, times, accesses, joined)
+        except RunError as error:
+            warnings.append(f"{name} is not joined: {error}")
+        else:
+            if each is not None:
+                found[name] = each
+    return found
 
 
 def _copy_results(
@@ -316,7 +376,7 @@ def _manifest(
         "ended": {**first["ended"], "text": ended},
         "sources": {**second["sources"], **first["sources"]},
         "devices": {**second["devices"], **first["devices"]},
-        "tools": [*first.get("tools", []), *second.get("tools", []), JOINED],
+        "tools": list(dict.fromkeys([*first.get("tools", []), *second.get("tools", []), JOINED])),
         "failures": {**second.get("failures", {}), **first.get("failures", {})},
         "recorded": {},
         "dropped": _sums(first.get("dropped", {}), second.get("dropped", {})),

@@ -14,6 +14,7 @@ from pasta.errors import PastaError
 from pasta.progress import display_progress
 from pasta.run.directory import RunDirectory
 from pasta.run.passes import join_all
+from pasta.runtime.rejoin import rejoin
 from pasta.table import plain
 
 #: Columns of the prefix "pasta: " of every line on the terminal.
@@ -29,7 +30,8 @@ def joined(request: dict[str, Any]) -> dict[str, Any]:
     )
     try:
         with display_progress("joining the passes", quiet=request["quiet"]):
-            runs, lines = join_all(times, accesses, Path(request["whole"]), write_text_report)
+            whole = Path(request["whole"])
+            runs, lines = join_all(times, accesses, whole, write_text_report, rejoin)
     except PastaError as error:
         return {"lines": [f"the passes are not joined: {error}"], "runs": [], "report": ""}
     alone = runs[0] if len(runs) == 1 else None

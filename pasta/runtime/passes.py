@@ -1,7 +1,8 @@
 """Two passes of a program: the tools of each, where their runs go, and what they share.
 
 A source that gives device times may exclude probes, and probes change times. So tools without
-probes run in the first pass, and those with probes in the second. Imported only for two passes.
+probes run in the first pass, and those with probes in the second; tools with `both_passes` in both,
+but without their probes in the first. Imported only for two passes.
 """
 
 from __future__ import annotations
@@ -43,12 +44,17 @@ def has_probes(tool: Tool | type[Tool]) -> bool:
     return "probes" in tool.needed()
 
 
+def runs_in(name: str, tool: Tool | type[Tool]) -> bool:
+    """Whether a tool runs in a pass."""
+    return has_probes(tool) if name == ACCESSES else not has_probes(tool) or tool.both_passes
+
+
 def narrowed(config: Config, tools: Sequence[Tool]) -> tuple[Config, list[Tool]]:
     """The configuration and the tools, without those of a pass that some tool does not want."""
     wanted = [name for name in (TIMES, ACCESSES) if all(name in each.passes for each in tools)]
     if len(wanted) != 1:
         return config, list(tools)
-    kept = [each for each in tools if has_probes(each) == (wanted[0] == ACCESSES)]
+    kept = [each for each in tools if runs_in(wanted[0], each)]
     document = {**config.document(), **_tools_of(config, wanted[0])}
     return Config(**document), kept
 
@@ -56,10 +62,7 @@ def narrowed(config: Config, tools: Sequence[Tool]) -> tuple[Config, list[Tool]]
 def split(config: Config, tools: Sequence[Tool], whole: Path) -> list[Pass]:
     """The two passes, with runs in a directory; empty if all tools fit one pass. Raises
     PastaError."""
-    groups = {
-        TIMES: [each for each in tools if not has_probes(each)],
-        ACCESSES: [each for each in tools if has_probes(each)],
-    }
+    groups = {name: [each for each in tools if runs_in(name, each)] for name in (TIMES, ACCESSES)}
     if not all(groups.values()):
         return []
     if not config.events:
@@ -72,11 +75,11 @@ def split(config: Config, tools: Sequence[Tool], whole: Path) -> list[Pass]:
             "--rotate keeps the newest events of each pass, which need not correspond",
             remedy="leave it out, or use --passes 1",
         )
-    return [Pass(name, _of(config, name, whole), mine) for name, mine in groups.items()]
+    return [Pass(name, _of(config, name, mine, whole), mine) for name, mine in groups.items()]
 
 
-def _of(config: Config, name: str, whole: Path) -> Config:
-    """The configuration of a pass."""
+def _of(config: Config, name: str, tools: Sequence[Tool], whole: Path) -> Config:
+    """The configuration of a pass with these tools."""
     changed = {
         **_tools_of(config, name),
         "out": str(whole / PASSES / name).replace("%", "%%"),
@@ -85,9 +88,12 @@ def _of(config: Config, name: str, whole: Path) -> Config:
         "passes": ONE_PASS,
     }
     made = Config(**{**config.document(), **changed})
-    if name == ACCESSES:
-        for backend in made.backends():
+    wanted = frozenset(name for tool in tools if tool.both_passes for name in tool.wants())
+    for backend in made.backends():
+        if name == ACCESSES:
             backend.leave_to_times(made)
+        else:
+            backend.adapt_times(made, wanted)
     return made
 
 
@@ -97,7 +103,7 @@ def _tools_of(config: Config, name: str) -> dict[str, Any]:
     names: set[str] = set()
     for spec in config.tools:
         found = find_tools(spec, config.tool_paths)
-        mine = [each for each in found if has_probes(each) == (name == ACCESSES)]
+        mine = [each for each in found if runs_in(name, each)]
         names.update(each.name for each in mine)
         whole_file = len(mine) == len(found)
         specs += [spec] if whole_file else [f"{spec}:{each.__name__}" for each in mine]

@@ -30,6 +30,7 @@ from pasta.version import VERSION
 if TYPE_CHECKING:
     from pasta.config import Config
     from pasta.processors.batch import Batch
+    from pasta.tool import Tool
 
 _NEVER = 2**64
 
@@ -128,6 +129,17 @@ class Replay:
             raise RunError(f"{self.recorded.path}: cannot be replayed ({why})") from None
         finally:
             shutil.rmtree(staging.path, ignore_errors=True)  # absent if it was renamed
+
+    def fed(self) -> Tool:
+        """The only tool of the configuration, after all events, without its result. Raises
+        RunError if it failed."""
+        self._feed()
+        for failure in self._pipeline.failures.values():
+            raise RunError(
+                f"{self.recorded.path}: {failure.tool} failed in {failure.where} ({failure.reason})"
+            )
+        (tool,) = self._pipeline.tools
+        return tool
 
     def _feed(self) -> None:
         """Feeds events and accesses in their recorded order."""

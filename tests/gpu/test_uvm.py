@@ -78,6 +78,22 @@ def test_accesses_of_managed_memory(example: Build, profiled: Run) -> None:
     assert found == sorted([(3 * FLOATS, 0), (3 * FLOATS, 0), (3 * FLOATS, 6 * FLOATS)])
 
 
+def test_two_passes(example: Build, profiled: Run) -> None:
+    """Faults by CUPTI and accesses by the Sanitizer, in one result."""
+    options = ("--passes", "auto", "-t", "uvm_advisor")
+    run = profiled(example("managed"), *ARGUMENTS, options=options)
+    assert (run.status, run.stdout) == (0, 2 * CORRECT), run.stderr
+    objects = rows(run, "objects", "reads", "writes", "faults", "to_device")
+    assert sorted(row[:2] for row in objects) == sorted(
+        [(3 * FLOATS, 0), (3 * FLOATS, 0), (3 * FLOATS, 6 * FLOATS)]
+    )
+    assert all(faults > 0 for *_, faults, _ in objects), run.stderr
+    assert sum(to_device for *_, to_device in objects) > 0
+    assert "without partner" not in run.stderr and "is not joined" not in run.stderr
+    plan = (run.directory / "results" / "uvm_advisor" / "plan.toml").read_text()
+    assert "[[entry]]" in plan
+
+
 @pytest.mark.torch
 def test_torch_with_managed_tensors(
     native: Run, profiled: Run, python: str, tmp_path: Path

@@ -126,3 +126,18 @@ def test_switch_of_the_benchmark(built: Path, tmp_path: Path) -> None:
     assert [switch.cuptiActivityEnable(kind) for kind in (1, 3, 1)] == [0, 0, 0]
     assert [switch.cupti_switch(on) for on in (0, 1)] == [2, 2]
     assert switch.cuptiActivityDisable(1) == 0  # a jump
+
+
+def test_a_tool_of_both_passes_has_faults_in_the_first(built: Path, pasta_preload: Any) -> None:
+    """CUPTI with faults, although the tool has probes. The program ends with 7, so it runs once."""
+    done = pasta_preload(
+        built / "program", "context", "managed", "end",
+        options=("--passes", "auto", "-t", "uvm_advisor"), environment=environment(built),
+    )  # fmt: skip
+    assert done.exit_status == 7
+    assert any("the second pass does not run: the first exited with 7" in e for e in done.lines)
+    assert not any("probes do not run" in line for line in done.lines)
+    (whole,) = (done.directory / "pasta-out").iterdir()
+    manifest = json.loads((whole / "passes" / "times" / "run.json").read_text())
+    assert set(manifest["sources"]) == {"nvidia_cupti"}
+    assert manifest["events"]["uvm_fault"] == 2

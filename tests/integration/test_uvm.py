@@ -3,6 +3,7 @@ plan carried out in the program."""
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -81,6 +82,49 @@ def test_a_device_that_is_too_small_is_simulated_exactly(pasta_preload: Any, dem
     (summary,) = (line for line in done.lines if line.startswith("uvm_advisor:"))
     measured, simulated_time = re.findall(r"([\d.]+ [mu]s)(?:;| \(simulated)", summary)
     assert measured == simulated_time
+
+
+#: Tables whose rows do not depend on the device times of launches.
+SAME = ("objects", "advice", "simulation", "parts", "launches")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("separately", [False, True])
+def test_two_passes_advise_as_one_run_that_has_both(
+    pasta_preload: Any, pasta: Any, demo: Any, tmp_path: Path, separately: bool
+) -> None:
+    """The reference accelerator has faults and accesses in one run. Faults alone give another plan:
+    what `scale` writes is on the device already, so nothing shows that it touches it."""
+    program, tool = demo("managed"), ("-t", "uvm_advisor", "-q", "-o")
+    one, joined = tmp_path / "one", tmp_path / "joined"
+    assert pasta_preload(program, *ARGUMENTS, options=(*tool, str(one))).exit_status == 0
+    if separately:
+        # the first pass has other tools than the second
+        times, accesses = tmp_path / "times", tmp_path / "accesses"
+        options = ("-t", "kernel_freq", "-q", "-o", str(times))
+        assert pasta_preload(program, *ARGUMENTS, options=options).exit_status == 0
+        options = (*tool, str(accesses))
+        assert pasta_preload(program, *ARGUMENTS, options=options).exit_status == 0
+        assert pasta("merge", "--passes", accesses, times, "-o", joined).returncode == 0
+    else:
+        options = ("--passes", "auto", *tool, str(joined))
+        done = pasta_preload(program, *ARGUMENTS, options=options)
+        assert (done.stdout, done.exit_status) == (2 * OUTPUT, 0)
+        assert plan_of(joined / "passes" / "times") != plan_of(one)
+    assert plan_of(joined) == plan_of(one)
+    for table in SAME:
+        paths = (run / "results" / "uvm_advisor" / f"{table}.parquet" for run in (joined, one))
+        found, expected = (pq.read_table(path).to_pylist() for path in paths)
+        assert found == expected, table
+    result = json.loads((joined / "results" / "uvm_advisor" / "result.json").read_text())
+    assert result["notes"][0] == "of the passes times (refacc 1.0) and accesses (refacc 1.0)"
+    assert not any("without partner" in note for note in result["notes"])
+    manifest = json.loads((joined / "run.json").read_text())
+    assert manifest["warnings"] == [] and manifest["tools"].count("uvm_advisor") == 1
+
+
+def plan_of(run: Path) -> str:
+    return (run / "results" / "uvm_advisor" / "plan.toml").read_text()
 
 
 def test_a_wrong_plan_is_one_line(pasta_preload: Any, demo: Any, tmp_path: Path) -> None:

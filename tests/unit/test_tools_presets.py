@@ -77,6 +77,24 @@ def test_the_pass_with_accesses_does_not_ask_for_what_the_other_one_records(tmp_
     assert (accesses.pc_sampling, accesses.counters, accesses.uvm) == ("", "", False)
 
 
+def test_a_tool_of_both_passes_is_reason_enough_for_two(tmp_path: Path) -> None:
+    config = Config()
+    config.load("uvm_advisor")
+    config.tool_options["uvm_advisor"]["advised"] = 3
+    tools = load_tools(config.tools, config.tool_options, config.tool_paths)
+    times, accesses = split(config, tools, tmp_path)
+    assert [each.config.tools for each in (times, accesses)] == [["uvm_advisor"]] * 2
+    for each in (times, accesses):
+        assert [tool.name for tool in each.tools] == ["uvm_advisor"]
+        assert each.config.tool_options["uvm_advisor"]["advised"] == 3
+    assert times.config.of(NvidiaSettings).uvm and not accesses.config.of(NvidiaSettings).uvm
+    assert not config.of(NvidiaSettings).uvm
+    others = Config()
+    others.add_tools(["kernel_freq", "access_count"])
+    tools = load_tools(others.tools, others.tool_options, others.tool_paths)
+    assert not any(each.config.of(NvidiaSettings).uvm for each in split(others, tools, tmp_path))
+
+
 def test_each_tool_has_a_preset() -> None:
     assert set(OURS) <= set(preset_names()) & set(built_in_names())
 

@@ -304,6 +304,11 @@ class Nvidia(Backend):
         own = config.of(NvidiaSettings)
         own.pc_sampling, own.counters, own.uvm = "", "", False
 
+    def adapt_times(self, config: Sections, wanted: Collection[str]) -> None:
+        """Faults and migrations of managed memory."""
+        if "uvm_fault" in wanted:
+            config.of(NvidiaSettings).uvm = True
+
     def selects_launches(self, config: Sections) -> bool:
         """Whether launches are sampled or counted one by one."""
         return bool(config.of(NvidiaSettings).counters) or self.requires_selection(config)
