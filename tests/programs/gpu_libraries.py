@@ -241,6 +241,50 @@ def in_child(queue, device):
     queue.put(float((random(8, 8) @ random(8, 8)).sum()))
 
 
+def collectives(device):
+    """Collectives of two ranks, and training whose gradients are reduced; on GPUs, two of them."""
+    import tempfile
+
+    torch, _ = torch_on("cpu")
+    if device != "cpu" and torch.cuda.device_count() < 2:
+        print("one device: two are needed")
+        return
+    with tempfile.TemporaryDirectory() as directory:
+        torch.multiprocessing.spawn(rank_of, (device, f"{directory}/rendezvous"), nprocs=2)
+
+
+def rank_of(rank, device, rendezvous):
+    here = device if device == "cpu" else f"{device}:{rank}"
+    torch, random = torch_on(here)
+    dist = torch.distributed
+    backend = "gloo" if device == "cpu" else "nccl"
+    if device != "cpu":
+        torch.cuda.set_device(rank)
+    dist.init_process_group(backend, init_method=f"file://{rendezvous}", rank=rank, world_size=2)
+    mine = random(64, 64) * (rank + 1)
+    total, first = mine.clone(), mine.clone()
+    dist.all_reduce(total)
+    dist.broadcast(first, 0)
+    every = [torch.empty_like(mine) for _ in range(2)]
+    dist.all_gather(every, mine)
+    other = torch.empty_like(mine)
+    (dist.send if rank == 0 else dist.recv)(mine if rank == 0 else other, 1 - rank)
+    if rank == 1:
+        total += other
+    dist.all_reduce(total)
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(64, 8).to(here))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(5):
+        optimizer.zero_grad()
+        model(mine).square().mean().backward()
+        optimizer.step()
+    if rank == 0:
+        show("collectives", total, first, *every)
+        show("distributed training", *model.parameters())
+    dist.barrier()
+    dist.destroy_process_group()
+
+
 def cupy(_device):
     import cupy as cp
 
@@ -325,8 +369,8 @@ def triton(device):
 WORK = {
     each.__name__: each
     for each in (
-        linalg, fft, attention, training, compile, graphs, unet, resnet, vit, bert, processes, cupy,
-        jax, numba_cuda, triton,
+        linalg, fft, attention, training, compile, graphs, unet, resnet, vit, bert, processes, collectives,
+        cupy, jax, numba_cuda, triton,
     )
 }  # fmt: skip
 
