@@ -21,7 +21,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
@@ -258,13 +258,15 @@ def run(arguments: argparse.Namespace) -> list[Row]:
     with tempfile.TemporaryDirectory(prefix="third-party-") as place, _worker(kind) as worker:
         trials = _Trials(Path(place), files, kind, variables, worker)
         with ThreadPoolExecutor(arguments.jobs) as pool:
-            for found in pool.map(trials.compare, *zip(*work, strict=True) if work else ((), ())):
+            for done in as_completed([pool.submit(trials.compare, *each) for each in work]):
+                found = done.result()
                 program = found.program
                 _note(rows[program.name], found)
                 of_program = results.setdefault(program.name, [])
                 of_program.append(found)
                 if arguments.record and len(of_program) == len(program.lines):
                     third_party_record.record(kind, of_program, arguments.python, commands)
+                    third_party_record.write_section(kind, programs)
     if arguments.record:
         third_party_record.write_section(kind, programs)
     return list(rows.values())

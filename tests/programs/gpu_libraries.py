@@ -369,8 +369,8 @@ def triton(device):
 WORK = {
     each.__name__: each
     for each in (
-        linalg, fft, attention, training, compile, graphs, unet, resnet, vit, bert, processes, collectives,
-        cupy, jax, numba_cuda, triton,
+        linalg, fft, attention, training, compile, graphs, unet, resnet, vit, bert, processes,
+        collectives, cupy, jax, numba_cuda, triton,
     )
 }  # fmt: skip
 
