@@ -27,6 +27,15 @@ static bool has_memory(pasta_ring *r, uint64_t end) {
     return end <= __atomic_load_n(&r->arena_committed, __ATOMIC_ACQUIRE);
 }
 
+int pasta_has_room(pasta_ring *r, uint32_t slots) {
+    uint64_t tail = __atomic_load_n(&r->tail, __ATOMIC_ACQUIRE);
+    uint32_t have = __atomic_load_n(&r->segments, __ATOMIC_ACQUIRE);
+    bool fits = pasta_segment(r, tail / PASTA_SEGMENT_SLOTS) && tail % PASTA_SEGMENT_SLOTS + slots <= PASTA_SEGMENT_SLOTS;
+    bool freed = (uint32_t)__atomic_load_n(&r->free_head, __ATOMIC_ACQUIRE) != 0;
+    return fits || freed || have < __atomic_load_n(&r->backed, __ATOMIC_ACQUIRE) ||
+           have >= __atomic_load_n(&r->max_segments, __ATOMIC_SEQ_CST);
+}
+
 int pasta_append_at(pasta_ring *r, pasta_event_kind kind, int16_t device, uint64_t time, uint32_t thread, const void *payload,
                     uint32_t bytes) {
     uint8_t slots = (uint8_t)pasta_kind_slots(kind);

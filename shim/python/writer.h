@@ -13,6 +13,9 @@ int pasta_append(pasta_ring *ring, pasta_event_kind kind, int16_t device, const 
 /* The same, with the time and the thread of the process that it is about. */
 int pasta_append_at(pasta_ring *ring, pasta_event_kind kind, int16_t device, uint64_t time, uint32_t thread, const void *payload,
                     uint32_t bytes);
+/* 0: records of some slots, which take at most a segment, would be dropped now, but no longer once pasta_back_ahead has
+ * given the ring memory. */
+int pasta_has_room(pasta_ring *ring, uint32_t slots);
 /* Id of a string in the ring of another process; 0 where its arena is full. */
 uint32_t pasta_intern_text(pasta_ring *ring, const char *text, uint32_t length);
 #endif

@@ -27,7 +27,7 @@ enum { FP = 29, SP = 31, IP = 32 };
 #endif
 
 enum { DUMP = 32 << 10, MAX_RECORD = 1 << 16, MOST_PAGES = 128, LEAST_PAGES = 32, FEW_PROCESSORS = 32 };
-enum { MAX_WAITING = 1 << 18, MAX_PROCESSES = 4096, PROCESS_SLOTS = 256 };
+enum { MAX_WAITING = 1 << 18, MAX_PROCESSES = 4096, PROCESS_SLOTS = 256, SAMPLE_SLOTS = PASTA_MAX_FRAMES + 1 };
 #define GRACE UINT64_C(5000000000) /* ns */
 
 typedef struct buffer {
@@ -141,17 +141,19 @@ static void publish(pasta_sampler *s, const sample *taken) {
     if (pasta_append_at(p->ring, PASTA_EVENT_host_sample, -1, taken->time, taken->thread, &e, sizeof e)) p->lost = 0;
 }
 
+static bool may_publish(pasta_ring *ring, bool last) { return ring && (last || pasta_has_room(ring, SAMPLE_SLOTS)); }
+
 static int by_time(const void *left, const void *right) {
     const sample *a = left, *b = right;
     return (a->time > b->time) - (a->time < b->time);
 }
 
-/* Publishes samples whose processes have rings; the others wait. */
-static void publish_all(pasta_sampler *s) {
+/* Publishes samples whose processes have rings with room; the others wait, unless it is the `last` time. */
+static void publish_all(pasta_sampler *s, bool last) {
     uint32_t kept = 0;
     if (s->waiting_count) qsort(s->waiting, s->waiting_count, sizeof *s->waiting, by_time);
     for (uint32_t i = 0; i < s->waiting_count; i++)
-        if (s->waiting[i].process->ring) publish(s, &s->waiting[i]);
+        if (may_publish(s->waiting[i].process->ring, last)) publish(s, &s->waiting[i]);
         else s->waiting[kept++] = s->waiting[i];
     s->waiting_count = kept;
 }
@@ -315,14 +317,14 @@ static void take_others(pasta_sampler *s) {
 }
 
 /* Samples are taken after the mappings, forks and execs on all processors that came before them. */
-static void drain(pasta_sampler *s) {
+static void drain(pasta_sampler *s, bool last) {
     forget_ended(s);
     for (buffer *b = s->buffers; b < s->buffers + s->count; b++) b->until = __atomic_load_n(&b->page->data_head, __ATOMIC_ACQUIRE);
     take_others(s);
     for (buffer *b = s->buffers; b < s->buffers + s->count; b++)
         if (b->page->data_tail != b->until) take_records(s, b, true);
     for (buffer *b = s->buffers; b < s->buffers + s->count; b++) __atomic_store_n(&b->page->data_tail, b->until, __ATOMIC_RELEASE);
-    publish_all(s);
+    publish_all(s, last);
 }
 
 static struct perf_event_attr attributes(uint32_t period, bool kernel) {
@@ -432,26 +434,26 @@ void pasta_sampler_work(pasta_sampler *s, int wake, int timeout_ms) {
     for (int i = 0; i < s->count; i++)
         if (s->polled[i].revents & (POLLHUP | POLLERR)) s->polled[i].fd = -1;
     pthread_mutex_lock(&s->lock);
-    drain(s);
+    drain(s, false);
     pthread_mutex_unlock(&s->lock);
 }
 
 void pasta_sampler_follow(pasta_sampler *s, uint32_t pid, void *ring) {
     pthread_mutex_lock(&s->lock);
-    drain(s); /* an exec before the ring */
+    drain(s, false); /* an exec before the ring */
     pasta_process_state *p = process_of(s, pid);
     if (p) {
         leave_ring(p);
         p->published = calloc(PASTA_MAX_STACKS / 8, 1);
         if (p->published) p->ring = ring;
-        publish_all(s);
+        publish_all(s, false);
     }
     pthread_mutex_unlock(&s->lock);
 }
 
 void pasta_sampler_leave(pasta_sampler *s, void *ring) {
     pthread_mutex_lock(&s->lock);
-    drain(s);
+    drain(s, true);
     for (size_t slot = 0; slot < PROCESS_SLOTS; slot++)
         for (pasta_process_state *p = s->processes[slot]; p; p = p->next)
             if (p->ring == ring) leave_ring(p);

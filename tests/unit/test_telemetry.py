@@ -182,10 +182,24 @@ def test_full_ring_drops_and_counts(ring: Ring) -> None:
     payload = packed(ring.intern("GPU-0"), FULL, 0, 0)
     slots = len(payload) // abi.SLOT + 1
     room = ring.segment_slots * ring.backed // slots
+    assert lib.pasta_has_room(ring._ring, slots)
     kept = sum(ring.append_sample(0, payload) for _ in range(room + 10))
     assert kept == room
+    assert not lib.pasta_has_room(ring._ring, slots)
     assert ring.dropped() == {"device_sample": 10}
     assert len(recorded(ring)) == room
+
+
+def test_room_comes_with_memory(ring: Ring) -> None:
+    payload = packed(ring.intern("GPU-0"), FULL, 0, 0)
+    ring.back_ahead()
+    appended = 0
+    while lib.pasta_has_room(ring._ring, 2) and ring.segments < ring.max_segments:
+        appended += ring.append_sample(0, payload)
+        if not lib.pasta_has_room(ring._ring, 2):
+            ring.back_ahead()
+    assert ring.segments == ring.max_segments  # nothing to wait for
+    assert ring.dropped() == {} and appended > ring.segment_slots
 
 
 def test_strings_of_the_launcher_are_those_of_the_ring(ring: Ring) -> None:
