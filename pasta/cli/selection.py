@@ -55,10 +55,12 @@ def add_options(parser: argparse.ArgumentParser, *, filters: bool = False) -> No
 
 
 def set_options(config: Config, arguments: argparse.Namespace, *, filters: bool = False) -> None:
-    """Applies the options of settings. Raises ConfigError."""
+    """Applies the options of settings. A flag gives way to --set with a value of its own. Raises
+    ConfigError."""
+    given = {assignment.partition("=")[0].strip() for assignment in arguments.assignments}
     for each, option in _optional(filters=filters):
         value = getattr(arguments, each.attribute)
-        if value is not None:
+        if value is not None and (option.metavar or each.key not in given):
             config.set(each.key, value, option.names[0])
 
 

@@ -105,7 +105,7 @@ def test_launches_of_training_join_and_the_order_is_stable(
     program = Path(__file__).resolve().parents[2] / "examples" / model
     runs: list[Counter[tuple[Any, ...]]] = []
     for _ in range(2):
-        run = profiled(python, str(program), "--steps", "20", options=("-c", "tensor_stalls"))
+        run = profiled(python, str(program), "--steps", "10", options=("-c", "tensor_stalls"))
         assert run.status == 0, run.stderr
         found = tables(run)
         adds_up(found)

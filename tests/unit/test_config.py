@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pasta.cli import preload
 from pasta.config import Config, all_settings, find_preset, preset_names
 from pasta.errors import ConfigError, ToolError
 from pasta.frameworks.torch import TorchSettings
@@ -251,3 +252,16 @@ def test_every_preset_loads(name: str) -> None:
     config = Config()
     config.load(name)
     assert config.tools
+
+
+@pytest.mark.parametrize(
+    ("options", "rate"),
+    [
+        (["--perf"], 199),
+        (["--perf", "--set", "host.sample-rate=999"], 999),
+        (["--set", "host.sample-rate=999", "--perf"], 999),
+    ],
+)
+def test_a_flag_gives_way_to_a_value(options: list[str], rate: int) -> None:
+    config, _ = preload.configure(preload.parse([*options, "program"]))
+    assert config.host_rate == rate
