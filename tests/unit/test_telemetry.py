@@ -375,6 +375,9 @@ ANSWERS: dict[str, Any] = {
     "temp_metric": 64,
     "gpu_activity": {"gfx_activity": 97, "umc_activity": 65535},
     "gpu_vram_usage": {"vram_used": 1024, "vram_total": 196_608},
+    "gpu_device_bdf": "0000:05:00.0",
+    "link_metrics": {"num_links": 0, "links": []},
+    "pcie_info": {"pcie_static": {"max_pcie_width": 16, "pcie_interface_version": 5}},
     "gpu_process_list": [
         {"pid": 5, "memory_usage": {"vram_mem": 1 << 30}},
         {"pid": 6, "memory_usage": {"vram_mem": 0}},
@@ -388,8 +391,35 @@ def test_answers_of_amd_smi() -> None:
     assert sampler.sample(0) == Sample(
         power=310_000, power_limit=750_000, clock=1700, max_clock=2100, memory_clock=900,
         throttle=abi.THROTTLE["power"], temperature=64, utilization=97, memory_activity=None,
-        memory_used=1 << 30, memory_total=192 << 30, processes={5: 1 << 30},
+        memory_used=1 << 30, memory_total=192 << 30, link_bandwidth=63_008, processes={5: 1 << 30},
     )  # fmt: skip
+
+
+def amd_links(*speeds: int | str) -> dict[str, Any]:
+    """As AMD SMI lists them: the device itself among them, and places without a link."""
+    links = [{"bdf": f"0000:{n:02x}:00.0", "max_bandwidth": gb} for n, gb in enumerate(speeds)]
+    unused = {"bdf": "0000:00:00.0", "max_bandwidth": 512}
+    return {"num_links": len(links), "links": [*links, unused]}
+
+
+@pytest.mark.parametrize(
+    ("answers", "expected"),
+    [
+        ({"link_metrics": amd_links(*[512] * 8)}, 448_000),  # MI300X, with itself
+        ({"link_metrics": amd_links(512, *["N/A"] * 3)}, 64_000),
+        ({"link_metrics": amd_links("N/A")}, 63_008),
+        ({"link_metrics": RuntimeError("not supported")}, 63_008),
+        (
+            {"pcie_info": {"pcie_static": {"max_pcie_width": 16, "pcie_interface_version": 99}}},
+            None,
+        ),
+        ({"gpu_device_bdf": RuntimeError("not supported")}, None),
+    ],
+)
+def test_bandwidth_of_amd_links(answers: dict[str, Any], expected: int | None) -> None:
+    sampler = amd.AmdSmiSampler(FakeSmi(**{**ANSWERS, **answers}))
+    sampler.open()
+    assert sampler.sample(0).link_bandwidth == expected
 
 
 def test_queries_that_amd_smi_cannot_answer() -> None:

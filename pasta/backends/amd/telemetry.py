@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pasta import abi
-from pasta.backends.base import Sample
+from pasta.backends.base import PCIE_LANE, Sample
 
 #: Seconds between readings of what changes rarely, or takes long to read.
 _SLOW_SECONDS = 1.0
@@ -64,7 +64,7 @@ class AmdSmiSampler:
         quick = [self._power, self._clock, self._memory_clock, self._throttle, self._temperature]
         for _ in self._devices:
             self._quick.append([*quick, self._activity, self._memory])
-            self._slow.append([self._limit, self._processes])
+            self._slow.append([self._limit, self._processes, self._links])
             self._kept.append({})
             self._due.append(0.0)
         return [device.uuid for device in self._devices]
@@ -144,6 +144,25 @@ class AmdSmiSampler:
             if bytes != 0:  # the driver lists every process that opened it
                 found[int(process["pid"])] = bytes
         return {"processes": found}
+
+    def _links(self, handle: Any) -> dict[str, Any]:
+        """Of the XGMI links to other devices together, or where it has none of PCIe."""
+        own, found = self._smi.amdsmi_get_gpu_device_bdf(handle), self._xgmi(handle)
+        speeds = [number(link["max_bandwidth"]) for link in found if link["bdf"] != own]  # Gb/s
+        if total := sum(filter(None, speeds)):
+            return {"link_bandwidth": total * 1000 // 8}
+        pcie = self._smi.amdsmi_get_pcie_info(handle)["pcie_static"]
+        lane = PCIE_LANE[pcie["pcie_interface_version"]]
+        return {"link_bandwidth": lane * int(pcie["max_pcie_width"])}
+
+    def _xgmi(self, handle: Any) -> list[dict[str, Any]]:
+        try:
+            found = self._smi.amdsmi_get_link_metrics(handle)
+        except Exception as error:
+            if is_temporary(self._smi, error):
+                raise
+            return []  # not supported: a device without such links, or an older version
+        return list(found["links"][: found["num_links"]])
 
     def sample(self, device: int) -> Sample:
         """State of a device. Raises the library's exception once every query has failed."""

@@ -13,7 +13,7 @@ from itertools import islice
 from typing import Any
 
 from pasta import abi
-from pasta.backends.base import Sample
+from pasta.backends.base import PCIE_LANE, Sample
 
 #: Seconds between readings of what changes rarely, or takes long to read.
 _SLOW_SECONDS = 1.0
@@ -29,11 +29,9 @@ _REASONS = {
     0x80: "hardware",  # power brake
     0x100: "setting",  # clocks of the display
 }
-#: Bandwidth of a link in one direction by its version, 10^6 bytes/s: NVLink as NVIDIA documents it;
-#: PCIe by generation, of a lane, without the overhead of its line code.
+#: Bandwidth of an NVLink in one direction by its version, as NVIDIA documents it, 10^6 bytes/s.
 _NVLINK = {"1_0": 20_000, "2_0": 25_000, "2_2": 25_000, "3_0": 25_000, "3_1": 25_000,
            "4_0": 25_000, "5_0": 50_000}  # fmt: skip
-_PCIE_LANE = {1: 250, 2: 500, 3: 985, 4: 1969, 5: 3938, 6: 7563}
 _PLACES = {name: place for place, name in enumerate(Sample._fields)}
 
 
@@ -280,7 +278,7 @@ def link_bandwidth(nvml: Any, handle: Any) -> int | None:
             return sum(speeds[version] for version in versions)
         # the largest that device and system allow: it is lowered while the device is idle
         generation = nvml.nvmlDeviceGetMaxPcieLinkGeneration(handle)
-        return _PCIE_LANE[generation] * int(nvml.nvmlDeviceGetMaxPcieLinkWidth(handle))
+        return PCIE_LANE[generation] * int(nvml.nvmlDeviceGetMaxPcieLinkWidth(handle))
     except (nvml.NVMLError, KeyError):
         return None
 
