@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pasta.backends.nvidia import NvidiaSettings
+from pasta.backends.nvidia import Nvidia, NvidiaSettings
 from pasta.config import Config, preset_names
 from pasta.errors import ToolError
 from pasta.plugins import built_in_names, load_tools
@@ -75,6 +75,17 @@ def test_the_pass_with_accesses_does_not_ask_for_what_the_other_one_records(tmp_
     times, accesses = (each.config.of(NvidiaSettings) for each in passes)
     assert (times.pc_sampling, times.uvm) == ("1024cycles", True)
     assert (accesses.pc_sampling, accesses.counters, accesses.uvm) == ("", "", False)
+
+
+@pytest.mark.parametrize(
+    ("mode", "interval"), [("continuous", "32768cycles"), ("serialized", "4096cycles")]
+)
+def test_the_default_interval_of_samples_suits_their_mode(mode: str, interval: str) -> None:
+    config = Config()
+    settings = config.of(NvidiaSettings)
+    settings.pc_sampling_mode = mode
+    Nvidia().adapt(config, {"pc_sample"})
+    assert settings.pc_sampling == interval
 
 
 def test_a_tool_of_both_passes_is_reason_enough_for_two(tmp_path: Path) -> None:

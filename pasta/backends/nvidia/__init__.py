@@ -77,8 +77,9 @@ COUNTER_GROUPS = {
     "flops": _FLOPS,
     "roofline": (_MEMORY_BYTES, *_FLOPS),
 }
-#: Cycles between the samples of a multiprocessor, if a tool needs samples and no interval is set.
-DEFAULT_INTERVAL = "32768cycles"
+#: Cycles between the samples of a multiprocessor, if a tool needs samples and no interval is set: of
+#: all kernels, and of single launches, which may be short.
+DEFAULT_INTERVAL, LAUNCH_INTERVAL = "32768cycles", "4096cycles"
 _INTERVALS = {f"{1 << power}cycles" for power in range(5, 32)}
 
 
@@ -151,7 +152,8 @@ class NvidiaSettings(Section):
         parse_interval,
         "",
         "interval between PC samples of a multiprocessor (CUPTI): a power of two of cycles, such"
-        f" as 4096cycles; {DEFAULT_INTERVAL} if a tool needs samples",
+        f" as 4096cycles. If a tool needs samples: {DEFAULT_INTERVAL}, or {LAUNCH_INTERVAL} in mode"
+        " serialized",
         shim="nvidia.pc_sampling",
     )
     pc_sampling_mode = setting(
@@ -295,7 +297,8 @@ class Nvidia(Backend):
         """Sample or count if a tool needs it."""
         own = config.of(NvidiaSettings)
         if PC_SAMPLES in wanted and not own.pc_sampling and not own.counters:
-            own.pc_sampling = DEFAULT_INTERVAL
+            by_launch = own.pc_sampling_mode == SERIALIZED
+            own.pc_sampling = LAUNCH_INTERVAL if by_launch else DEFAULT_INTERVAL
         if COUNTERS in wanted and not own.pc_sampling and not own.counters:
             own.counters = DEFAULT_COUNTERS
 
