@@ -77,8 +77,8 @@ COUNTER_GROUPS = {
     "flops": _FLOPS,
     "roofline": (_MEMORY_BYTES, *_FLOPS),
 }
-#: Cycles between the samples of a multiprocessor, if a tool needs samples and no interval is set: of
-#: all kernels, and of single launches, which may be short.
+#: Cycles between the samples of a multiprocessor, if a tool needs samples and no interval is set:
+#: of all kernels, and of single launches, which may be short.
 DEFAULT_INTERVAL, LAUNCH_INTERVAL = "32768cycles", "4096cycles"
 _INTERVALS = {f"{1 << power}cycles" for power in range(5, 32)}
 
