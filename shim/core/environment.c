@@ -4,10 +4,12 @@
  * before 2.41 frees and moves the array under readers: a target that calls setenv on another thread
  * would crash.  These functions work on arrays that are never freed and strings that never change, so
  * that a reader always sees a NULL-terminated list of whole entries.  Memory is bounded as in glibc:
- * arrays double, and a string that was set before is reused. */
+ * arrays double, and a string that was set before is reused.  Arrays and strings are blocks of malloc, as in
+ * glibc: Perl reallocates what it finds in `environ`. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
+#include <malloc.h>
 #include <pthread.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -20,12 +22,12 @@ enum { MIN_ROOM = 128, BUCKETS = 1024 };
 typedef struct pasta_environment {
     struct pasta_environment *before; /* smaller; kept for its readers */
     size_t room;
-    char *entries[]; /* unused ones are NULL */
+    char **entries; /* unused ones are NULL */
 } pasta_environment;
 
 typedef struct pasta_text {
     struct pasta_text *next;
-    char entry[]; /* "NAME=value" */
+    char *entry; /* "NAME=value" */
 } pasta_text;
 
 extern char **environ;
@@ -50,8 +52,11 @@ static size_t find(char *const *array, const char *name, size_t length) {
 static bool make(size_t count) {
     size_t room = largest ? 2 * largest->room : MIN_ROOM;
     while (room < 2 * count) room *= 2;
-    pasta_environment *larger = calloc(1, sizeof *larger + room * sizeof *larger->entries);
-    if (!larger) return false;
+    pasta_environment *larger = calloc(1, sizeof *larger);
+    if (!larger || !(larger->entries = calloc(room, sizeof *larger->entries))) {
+        free(larger);
+        return false;
+    }
     larger->room = room;
     larger->before = largest;
     largest = larger;
@@ -61,6 +66,8 @@ static bool make(size_t count) {
 /* An array with the `count` entries of `environ` and room for one more; NULL if out of memory. */
 static char **with_room(size_t count) {
     char **array = environ;
+    if (largest && array == largest->entries) /* the program may have made it smaller */
+        largest->room = malloc_usable_size(array) / sizeof *array < largest->room ? count + 1 : largest->room;
     bool enough = largest && count + 1 < largest->room;
     if (enough && array == largest->entries) return array;
     bool inside = largest && array >= largest->entries && array < largest->entries + largest->room;
@@ -80,20 +87,21 @@ static size_t bucket_of(const char *text) {
 static char *text_of(const char *name, size_t length, const char *value) {
     size_t bytes = strlen(value) + 1;
     /* calloc: MemorySanitizer in the program does not see our stores, and would report the strcmp */
-    pasta_text *made = calloc(1, sizeof *made + length + 1 + bytes);
-    if (!made) return NULL;
-    memcpy(made->entry, name, length);
-    made->entry[length] = '=';
-    memcpy(made->entry + length + 1, value, bytes);
-    pasta_text **bucket = &texts[bucket_of(made->entry)], *known = *bucket;
-    while (known && strcmp(known->entry, made->entry) != 0) known = known->next;
-    if (known) {
-        free(made);
-        return known->entry;
+    char *entry = calloc(1, length + 1 + bytes);
+    if (!entry) return NULL;
+    memcpy(entry, name, length);
+    entry[length] = '=';
+    memcpy(entry + length + 1, value, bytes);
+    pasta_text **bucket = &texts[bucket_of(entry)], *known = *bucket;
+    while (known && strcmp(known->entry, entry) != 0) known = known->next;
+    pasta_text *made = known ? NULL : calloc(1, sizeof *made);
+    if (!made) {
+        free(entry);
+        return known ? known->entry : NULL;
     }
-    made->next = *bucket;
+    *made = (pasta_text){*bucket, entry};
     __atomic_store_n(bucket, made, __ATOMIC_RELEASE); /* consistent at any time: a fork may come here */
-    return made->entry;
+    return entry;
 }
 
 /* Sets a variable to `entry`, or to a string made of `value` where that is NULL. */

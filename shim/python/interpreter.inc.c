@@ -34,6 +34,26 @@ static void keep_interrupts(void)
     sigaction(SIGINT, &programs, NULL);
 }
 
+static PyObject *ignore(PyObject *self, PyObject *arguments)
+{
+    (void)self, (void)arguments;
+    Py_RETURN_NONE;
+}
+
+/* Modules set variables for themselves and for their children (NumPy: OPENBLAS_MAIN_FREE).  The C environment is the
+ * program's, and its children's: theirs change os.environ only. */
+static void keep_environment(void)
+{
+    static PyMethodDef ignoring = {"ignore", ignore, METH_VARARGS, NULL};
+    static const char *const names[] = {"putenv", "unsetenv"};
+    PyObject *os = PyImport_ImportModule("os"), *function = PyCFunction_New(&ignoring, NULL);
+    for (size_t i = 0; os && function && i < sizeof names / sizeof *names; i++)
+        if (PyObject_SetAttrString(os, names[i], function)) PyErr_Clear();
+    if (!os || !function) PyErr_Clear();
+    Py_XDECREF(os);
+    Py_XDECREF(function);
+}
+
 __attribute__((visibility("default"))) int pasta_embed_initialize(const char *executable, const char *paths)
 {
     if (Py_IsInitialized()) return 1;
@@ -50,6 +70,7 @@ __attribute__((visibility("default"))) int pasta_embed_initialize(const char *ex
     PyConfig_Clear(&config);
     if (PyStatus_Exception(status)) return 0;
     keep_interrupts();
+    keep_environment();
     PyEval_SaveThread();
     return 1;
 }

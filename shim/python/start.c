@@ -6,6 +6,7 @@
  *   any other Python, several      a collector process, which the launcher starts
  *   or PyPy, sanitizers            likewise: their symbols would interpose those of the embedded Python
  *   valgrind                       likewise: it would emulate and check Python too
+ *   a file that is set-user-ID     likewise: as root it has our library, and sudo closes Python's descriptors
  *
  * If anything fails here, a collector consumes: the ring keeps what was published meanwhile.
  */
@@ -19,6 +20,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "../core/cpython.h"
@@ -77,6 +79,9 @@ static const char *obstacle(const pasta_cpython *host) {
     static const char *const sanitizers[] = {"__asan_init", "__tsan_init", "__msan_init", "__hwasan_init",
                                              "__lsan_do_leak_check", NULL};
     Dl_info of_host;
+    struct stat file;
+    if (stat("/proc/self/exe", &file) == 0 && file.st_mode & (S_ISUID | S_ISGID))
+        return "the program's file is set-user-ID or set-group-ID";
     pasta_libraries found = {0};
     if (host && dladdr((const void *)(uintptr_t)host->get_version, &of_host)) found.host = of_host.dli_fbase;
     dl_iterate_phdr(take_library, &found);

@@ -219,6 +219,40 @@ def test_environment_changed_by_threads(pasta_preload, compile_c) -> None:
     assert done.run.launches == 505
 
 
+def test_the_environment_is_the_programs(pasta_preload, compile_c) -> None:
+    """Modules that Python imports set variables, NumPy for example. And like Perl, a program may
+    reallocate what it finds in `environ`."""
+    program = compile_c(
+        """
+        #include <malloc.h>
+        extern char **environ;
+        int main(void) {
+            char **before = environ, *first = environ[0];
+            launch(1);
+            sleep_ms(1500);
+            if (environ != before || environ[0] != first) return 4;
+            setenv("ONE", "1", 1);
+            size_t count = 0;
+            while (environ[count]) count++;
+            environ = realloc(environ, (count + 2) * sizeof *environ);
+            environ[count] = strdup("TWO=2");
+            environ[count + 1] = NULL;
+            setenv("THREE", "3", 1);
+            char name[32];
+            for (int i = 0; i < 300; i++) {
+                snprintf(name, sizeof name, "MORE%d", i);
+                setenv(name, "a value", 1);
+            }
+            if (strcmp(getenv("ONE"), "1") || strcmp(getenv("TWO"), "2")) return 5;
+            if (strcmp(getenv("THREE"), "3")) return 5;
+            return strcmp(getenv("MORE299"), "a value") ? 6 : 3;
+        }"""
+    )
+    done = pasta_preload(program, options=EMBED_NOW)
+    assert done.exit_status == 3
+    assert done.run.launches == 1
+
+
 def test_signals_reach_the_programs_threads(pasta_preload, compile_c) -> None:
     """A handler never runs on the consumer's thread, and its system calls are not interrupted."""
     program = compile_c(
