@@ -286,9 +286,10 @@ class Nvidia(Backend):
                 graph_launch graph_launch_end memory_alloc memory_free memory_copy memory_set
                 copy_complete uvm_attach uvm_prefetch uvm_advise uvm_fault uvm_migration
                 uvm_thrashing sync event_create event_destroy event_record event_wait overhead
-                clock_error counter instruction_count pc_sample device_name stream_id module_hash
-                cluster registers shared_static shared_dynamic local graph_node_of_launch graph_node_of_copy
-                vendor_flags copy_addresses copy_devices wait_times"""
+                clock_error counter instruction_count pc_sample device_name stream_id
+                module_hash cluster registers shared_static shared_dynamic local
+                graph_node_of_launch graph_node_of_copy vendor_flags copy_addresses copy_devices
+                wait_times"""
             ),
             notes={
                 "accesses": "requires the Compute Sanitizer, which excludes CUPTI",
