@@ -45,7 +45,7 @@ def test_instructions_of_every_launch(play: Play) -> None:
     """Kernel records are off meanwhile (with them all is 0); such launches have no device time."""
     played = play()
     assert (played.status, played.stdout, played.stderr) == (7, "done\n", "")
-    expected = {}
+    expected: dict[tuple[int, int, int], tuple[int, int]] = {}
     # ordinal 4 is the launch that the driver refuses
     for ordinal, blocks in {0: 1, 1: 2, 2: 3, 3: 4, 5: 5, 6: 6}.items():
         expected |= of_blocks(ordinal, blocks)
