@@ -15,8 +15,8 @@ from pasta import abi
 
 #: The capability that probes need.
 ACCESSES = "accesses"
-#: Those of tools with the handlers `on_samples` and `on_counters`.
-PC_SAMPLES, COUNTERS = "pc_sample", "counter"
+#: Those of tools with the handlers `on_samples`, `on_counters` and `on_instruction_counts`.
+PC_SAMPLES, COUNTERS, INSTRUCTIONS = "pc_sample", "counter", "instruction_count"
 
 
 class Capability(NamedTuple):

@@ -92,6 +92,7 @@ PASTA_INTEGER(pasta_priority, int32_t, PASTA_PRIORITY_absent = -2147483647 - 1)
     X(54, kernel_details,    kernel_details,    on_kernel_details, launch_result, 0, 0, 0, "details of kernels", "how a kernel was queued and configured; on request") \
     X(41, pc_sample,         pc_sample,         on_samples,        launch_result, 0, 0, 0, "program counter samples", "stall samples of one program counter") \
     X(49, counter,           counter,           on_counters,       launch_result, 0, 0, 0, "hardware counters", "a hardware counter of one launch, or one instance of it") \
+    X(62, instruction_count, instruction_count, on_instruction_counts, launch_result, 0, 0, 0, "executed instructions", "how often a launch executed the instruction at one program counter") \
     X(12, graph_launch,      graph_launch,      on_graph_launches, activity,      0, 0, 0, "graph launches", "a graph launch was submitted") \
     X(13, graph_launch_end,  graph_launch,      on_graph_launches, activity,      0, 0, 0, "graph launch returns", "the graph launch call returned") \
     X(47, graph_node,        graph_node,        on_graphs,         other,         1, 1, 0, "graph nodes", "a stream capture added a graph node; the record names the thread's open operator") \
@@ -651,6 +652,16 @@ typedef struct pasta_counter {
     pasta_string_id name;     /* the vendor's name */
     pasta_string_id instance; /* position in the device, dimension=position, …; absent: a single instance */
 } pasta_counter;
+
+typedef struct pasta_instruction_count {
+    uint64_t ordinal;     /* of the launch */
+    uint64_t pc;          /* byte offset in the function */
+    uint64_t warps;       /* executions by warps */
+    uint64_t threads;     /* executions by threads whose predicate was true */
+    pasta_string_id name; /* of the function, mangled; absent: the launch's kernel */
+    uint32_t symbol;      /* index of the function in the module's symbol table; absent: all ones */
+    uint64_t unused[6];
+} pasta_instruction_count;
 
 typedef struct pasta_probe_data {
     uint64_t offset; /* of the buffer in the probe area */

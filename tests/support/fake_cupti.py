@@ -25,7 +25,8 @@ def library(output: Path, *sources: str) -> None:
 
 def build(directory: Path) -> Path:
     """Compiles all into a directory; returns it."""
-    parts = ("fake_cupti.c", "fake_cupti_sampling.c", "fake_cupti_counters.c")
+    names = ("", "_sampling", "_counters", "_instructions")
+    parts = [f"fake_cupti{name}.c" for name in names]
     library(directory / "libcupti.so.13", *parts)
     library(directory / "libcuda.so.1", "fake_driver.c")
     guest = [

@@ -40,6 +40,7 @@ def counters(build: Build, tmp_path_factory: pytest.TempPathFactory) -> Path:
     sources = [
         ROOT / "shim" / "backends" / "nvidia" / "cupti_counters.c",
         PROGRAMS / "nvidia" / "fake_cupti_counters.c",
+        PROGRAMS / "nvidia" / "fake_cupti_instructions.c",
         PROGRAMS / "test_cupti_counters.c",
     ]
     output = tmp_path_factory.mktemp(build.name) / "test_cupti_counters"

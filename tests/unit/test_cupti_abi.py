@@ -440,6 +440,46 @@ STRUCTS |= {
         },
     ),
 }
+_OF_CONTEXT = {"size": "structSize", "unused": "pPriv", "context": "ctx"}
+_RECORDS = {"records": "numOfPatchedInstructionRecords", "instances": "numOfInstances"}
+STRUCTS |= {
+    "sass_properties": (
+        "CUpti_SassMetrics_GetProperties_Params",
+        {"chip": "pChipName", "name": "pMetricName", "id": "metric.metricId"},
+    ),
+    "sass_metric": (
+        "CUpti_SassMetrics_Config",
+        {"id": "metricId", "granularity": "outputGranularity"},
+    ),
+    "sass_config": (
+        "CUpti_SassMetricsSetConfig_Params",
+        {"count": "numOfMetricConfig", "metrics": "pConfigs", "device": "deviceIndex"},
+    ),
+    "sass_enable": (
+        "CUpti_SassMetricsEnable_Params",
+        {**_OF_CONTEXT, "lazily": "enableLazyPatching"},
+    ),
+    "sass_disable": (
+        "CUpti_SassMetricsDisable_Params",
+        {**_OF_CONTEXT, "dropped": "numOfDroppedRecords"},
+    ),
+    "sass_count": ("CUpti_SassMetricsGetDataProperties_Params", {**_OF_CONTEXT, **_RECORDS}),
+    "sass_value": ("CUpti_SassMetrics_InstanceValue", {"id": "metricId", "value": "value"}),
+    "sass_data": (
+        "CUpti_SassMetrics_Data",
+        {
+            "crc": "cubinCrc",
+            "function": "functionIndex",
+            "name": "functionName",
+            "pc": "pcOffset",
+            "values": "pInstanceValues",
+        },
+    ),
+    "sass_flush": (
+        "CUpti_SassMetricsFlushData_Params",
+        {**_OF_CONTEXT, **_RECORDS, "data": "pMetricsData"},
+    ),
+}
 #: Structs of which the vendor has several of one layout, which ours stands for.
 ALIKE = {
     "profiler": [
@@ -477,6 +517,7 @@ _UVM = "CUPTI_ACTIVITY_UNIFIED_MEMORY_COUNTER_KIND_"
 _SAMPLING = "CUPTI_PC_SAMPLING_CONFIGURATION_ATTR_TYPE_"
 _MODE = "CUPTI_PC_SAMPLING_COLLECTION_MODE_"
 ENUMERATORS = {
+    "OF_DEVICE": "CUPTI_SASS_METRICS_OUTPUT_GRANULARITY_GPU",
     "DRIVER": "CUPTI_CB_DOMAIN_DRIVER_API",
     "RUNTIME": "CUPTI_CB_DOMAIN_RUNTIME_API",
     "RESOURCE": "CUPTI_CB_DOMAIN_RESOURCE",
@@ -726,6 +767,7 @@ def assertions(cupti: Path) -> str:
             if line != "#include <string>"
         ),
         "#include <cupti_range_profiler.h>",
+        "#include <cupti_sass_metrics.h>",
         '#include "cupti_abi.h"',
     ]
     parameters = [

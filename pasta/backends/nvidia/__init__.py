@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from pasta.backends.base import Backend, DeviceCounter, DeviceRoofs, Prepared, Sampler
-from pasta.capabilities import COUNTERS, PC_SAMPLES, Source, names
+from pasta.capabilities import COUNTERS, INSTRUCTIONS, PC_SAMPLES, Source, names
 from pasta.errors import ConfigError
 from pasta.extensions import Check
 from pasta.settings import (
@@ -205,6 +205,14 @@ class NvidiaSettings(Section):
         "all that runs during consecutive selected launches, once",
         shim="nvidia.counters_mode",
     )
+    instructions = setting(
+        "nvidia.instructions",
+        parse_bool,
+        False,
+        "count how often each selected launch executes each of its instructions (CUPTI); it runs"
+        " alone, patched; set if a tool needs it",
+        shim="nvidia.instructions",
+    )
     empty = setting(
         "nvidia.empty", parse_bool, False, "subscribe, record nothing", shim="nvidia.empty"
     )
@@ -216,6 +224,12 @@ class NvidiaSettings(Section):
             raise ConfigError(
                 "nvidia.counters and nvidia.pc_sampling: the hardware cannot count and sample in"
                 " one run",
+                remedy="run the program twice, once with each",
+            )
+        other = "nvidia.counters" if self.counters else "nvidia.pc_sampling"
+        if self.instructions and (self.counters or self.pc_sampling):
+            raise ConfigError(
+                f"nvidia.instructions and {other}: CUPTI takes one of them in a run",
                 remedy="run the program twice, once with each",
             )
         if self.pc_sampling and self.pc_sampling not in _INTERVALS:
@@ -262,6 +276,7 @@ class Nvidia(Backend):
                 "copy_complete": "requires CUPTI, which excludes the Sanitizer",
                 "pc_sample": "requires CUPTI, which excludes the Sanitizer",
                 "counter": "requires CUPTI, which excludes the Sanitizer",
+                "instruction_count": "requires CUPTI, which excludes the Sanitizer",
             },
         ),
         Source(
@@ -273,9 +288,10 @@ class Nvidia(Backend):
                 graph_launch graph_launch_end memory_alloc memory_free memory_copy memory_set
                 copy_complete uvm_attach uvm_prefetch uvm_advise uvm_fault uvm_migration
                 uvm_thrashing sync event_create event_destroy event_record event_wait overhead
-                clock_error counter pc_sample device_name stream_id module_hash cluster registers
-                shared_static shared_dynamic local graph_node_of_launch graph_node_of_copy
-                vendor_flags copy_addresses copy_devices wait_times"""
+                clock_error counter instruction_count pc_sample device_name stream_id
+                module_hash cluster registers shared_static shared_dynamic local
+                graph_node_of_launch graph_node_of_copy vendor_flags copy_addresses copy_devices
+                wait_times"""
             ),
             notes={
                 "accesses": "requires the Compute Sanitizer, which excludes CUPTI",
@@ -286,6 +302,8 @@ class Nvidia(Backend):
                 "pc_sample": "if a tool needs them or `nvidia.pc_sampling` is set",
                 "counter": "if a tool needs them or `nvidia.counters` names some; not with PC "
                 "samples",
+                "instruction_count": "if a tool needs them or `nvidia.instructions` is set; not "
+                "with counters or PC samples",
                 "device_name": "if all devices of the machine are the same model",
                 "copy_addresses": "not of nodes of graphs",
             },
@@ -296,16 +314,21 @@ class Nvidia(Backend):
     def adapt(self, config: Sections, wanted: Collection[str]) -> None:
         """Sample or count if a tool needs it."""
         own = config.of(NvidiaSettings)
+        if own.instructions:
+            return
         if PC_SAMPLES in wanted and not own.pc_sampling and not own.counters:
             by_launch = own.pc_sampling_mode == SERIALIZED
             own.pc_sampling = LAUNCH_INTERVAL if by_launch else DEFAULT_INTERVAL
         if COUNTERS in wanted and not own.pc_sampling and not own.counters:
             own.counters = DEFAULT_COUNTERS
+        if INSTRUCTIONS in wanted and not own.pc_sampling and not own.counters:
+            own.instructions = True
 
     def leave_to_times(self, config: Sections) -> None:
-        """Samples, counters and faults, which CUPTI takes."""
+        """Samples, counters, instructions and faults, which CUPTI takes."""
         own = config.of(NvidiaSettings)
         own.pc_sampling, own.counters, own.uvm = "", "", False
+        own.instructions = False
 
     def adapt_times(self, config: Sections, wanted: Collection[str]) -> None:
         """Faults and migrations of managed memory."""
@@ -314,7 +337,8 @@ class Nvidia(Backend):
 
     def selects_launches(self, config: Sections) -> bool:
         """Whether launches are sampled or counted one by one."""
-        return bool(config.of(NvidiaSettings).counters) or self.requires_selection(config)
+        own = config.of(NvidiaSettings)
+        return bool(own.counters) or own.instructions or self.requires_selection(config)
 
     def requires_selection(self, config: Sections) -> bool:
         """Whether launches are sampled one by one."""

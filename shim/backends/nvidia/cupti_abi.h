@@ -558,6 +558,74 @@ typedef struct pasta_cupti_chip {
     const char *name; /* written */
 } pasta_cupti_chip;
 
+/* ---- executed instructions ---- */
+
+enum { PASTA_CUPTI_OF_DEVICE = 0 }; /* granularity of values */
+
+typedef struct pasta_cupti_sass_properties {
+    uint64_t size;
+    void *unused;
+    const char *chip, *name;
+    uint64_t id;                /* written, as what follows */
+    const char *its_name, *description;
+} pasta_cupti_sass_properties;
+
+typedef struct pasta_cupti_sass_metric {
+    uint64_t id;
+    uint8_t granularity;
+} pasta_cupti_sass_metric;
+
+typedef struct pasta_cupti_sass_config {
+    uint64_t size;
+    void *unused;
+    uint64_t count;
+    const pasta_cupti_sass_metric *metrics;
+    uint32_t device;
+} pasta_cupti_sass_config;
+
+typedef struct pasta_cupti_sass_enable {
+    uint64_t size;
+    void *unused;
+    uint64_t context;
+    uint8_t lazily; /* each function when it is first launched */
+} pasta_cupti_sass_enable;
+
+typedef struct pasta_cupti_sass_disable {
+    uint64_t size;
+    void *unused;
+    uint64_t context;
+    uint64_t dropped; /* written */
+} pasta_cupti_sass_disable;
+
+typedef struct pasta_cupti_sass_count {
+    uint64_t size;
+    void *unused;
+    uint64_t context;
+    uint64_t records, instances; /* written */
+} pasta_cupti_sass_count;
+
+typedef struct pasta_cupti_sass_value {
+    uint64_t id, value;
+} pasta_cupti_sass_value;
+
+typedef struct pasta_cupti_sass_data {
+    uint64_t size;
+    void *unused;
+    uint32_t crc;      /* written, as what follows; not the CRC of the image that is loaded */
+    uint32_t function; /* its symbol */
+    const char *name;  /* mangled */
+    uint32_t pc;       /* offset in the function */
+    pasta_cupti_sass_value *values; /* memory of the client */
+} pasta_cupti_sass_data;
+
+typedef struct pasta_cupti_sass_flush {
+    uint64_t size;
+    void *unused;
+    uint64_t context;
+    uint64_t records, instances;
+    pasta_cupti_sass_data *data;
+} pasta_cupti_sass_flush;
+
 typedef struct pasta_cupti_availability {
     uint64_t size;
     void *unused;
@@ -738,5 +806,15 @@ typedef void pasta_cupti_complete(uint64_t context, uint32_t stream, uint8_t *bu
     X(pop, "cuptiRangeProfilerPopRange", (pasta_cupti_profiler * p))                                   \
     X(decode, "cuptiRangeProfilerDecodeData", (pasta_cupti_decode * p))                                \
     X(count, "cuptiRangeProfilerGetCounterDataInfo", (pasta_cupti_range_count * p))
+
+#define PASTA_CUPTI_INSTRUCTION_FUNCTIONS(X)                                                \
+    X(initialize, "cuptiProfilerInitialize", (pasta_cupti_profiler_initialize * p))         \
+    X(chip, "cuptiDeviceGetChipName", (pasta_cupti_chip * p))                               \
+    X(properties, "cuptiSassMetricsGetProperties", (pasta_cupti_sass_properties * p))       \
+    X(configure, "cuptiSassMetricsSetConfig", (pasta_cupti_sass_config * p))                \
+    X(enable, "cuptiSassMetricsEnable", (pasta_cupti_sass_enable * p))                      \
+    X(disable, "cuptiSassMetricsDisable", (pasta_cupti_sass_disable * p))                   \
+    X(count, "cuptiSassMetricsGetDataProperties", (pasta_cupti_sass_count * p))             \
+    X(flush, "cuptiSassMetricsFlushData", (pasta_cupti_sass_flush * p))
 
 #endif

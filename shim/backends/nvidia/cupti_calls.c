@@ -578,6 +578,7 @@ static const row rows[PASTA_CUPTI_MAX_CALL] = {
 bool pasta_cupti_wants_call(uint32_t id) { return id < PASTA_CUPTI_MAX_CALL && rows[id].handle; }
 
 void pasta_cupti_on_call(uint32_t id, const pasta_cupti_call *c) {
+    if (pasta_cupti_instructions_waits()) return;
     if (!pasta_cupti_wants_call(id)) return;
     const row *r = &rows[id];
     if (r->handle == on_other) pasta_nv_on_driver_call(id, &c->api); /* as the Sanitizer reports it */

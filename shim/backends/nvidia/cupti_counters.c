@@ -7,6 +7,8 @@
  * Mode `range`: consecutive selected launches of a context, and all that runs beside them, are one range.  Nothing is
  * replayed or made to wait, so that the counters must fit one pass.
  *
+ * Instead of counters, a selected launch can have the executions of its instructions: cupti_instructions.c.
+ *
  * Data of a range is decoded where it ends, as its memory is needed for the next one.
  */
 #define _GNU_SOURCE
@@ -45,7 +47,7 @@ typedef struct counted {
 } counted;
 
 static struct {
-    bool on, ranges;
+    bool on, ranges, instructions;
     char *text; /* of the names, each ended by 0 */
     const char *names[METRICS];
     bool of_group[METRICS]; /* the user did not name it: a chip need not have it */
@@ -62,6 +64,8 @@ static _Thread_local struct {
     bool selected, locked;
     uint64_t ordinal, ns;
     counted *counts;
+    pasta_kernel_launch launch; /* where its instructions are counted */
+    uint64_t context;           /* 0: they are not */
 } here;
 
 static bool is_on(void) { return settings.on && pasta_generation() == counting_generation; }
@@ -343,6 +347,7 @@ static counted *counted_in(uint64_t context) {
 bool pasta_cupti_counters_decide(const pasta_kernel_launch *launch) {
     here.selected = pasta_probe_takes(launch).probed;
     here.ordinal = launch->ordinal;
+    here.launch = *launch;
     return false; /* it has no probes */
 }
 
@@ -353,6 +358,11 @@ static void time_kernels(bool on) {
     int32_t result = on ? pasta_cupti.enable(PASTA_CUPTI_KERNEL) : pasta_cupti.disable(PASTA_CUPTI_KERNEL);
     if (result == 0) untimed = !on;
     else pasta_log("%s: records of kernels, %d: %s", PASTA_CUPTI_SOURCE, on, pasta_cupti_error(result));
+}
+
+static void count_instructions(uint64_t context) {
+    time_kernels(false);
+    here.context = pasta_cupti_instructions_begin(context) ? context : 0;
 }
 
 static void count_kernel(uint64_t context) {
@@ -391,14 +401,17 @@ void pasta_cupti_counters_launching(uint64_t context, bool of_graph) {
     }
     here.locked = true;
     here.ns = 0;
-    if (selected) count_kernel(context);
-    if (!here.counts) time_kernels(true);
+    if (selected && settings.instructions) count_instructions(context);
+    else if (selected) count_kernel(context);
+    if (!here.counts && !here.context) time_kernels(true);
 }
 
 uint64_t pasta_cupti_counters_launched(bool succeeded) {
     if (!here.locked || !is_on()) return 0;
     if (here.counts) end_range(here.counts, succeeded);
     here.counts = NULL;
+    if (here.context) pasta_cupti_instructions_end(here.context, succeeded ? &here.launch : NULL);
+    here.context = 0;
     here.locked = false;
     pthread_mutex_unlock(&lock);
     return here.ns;
@@ -474,12 +487,19 @@ static bool resolve(void) {
 }
 
 void pasta_cupti_counters_start(void) {
-    if (!read_settings() || !resolve()) return;
+    settings.instructions = pasta_cupti_instructions_start();
+    bool counters = read_settings();
+    if (counters && settings.instructions) {
+        pasta_say("instructions are not counted: nvidia.counters are; run the program twice, once with each");
+        settings.instructions = false;
+    }
+    if (!settings.instructions && (!counters || !resolve())) return;
     if (pasta_cupti_samples_on()) {
-        pasta_say("counters are not recorded: PC sampling uses the hardware; run the program twice, once with each");
+        pasta_say("%s: PC sampling uses the hardware; run the program twice, once with each",
+                  settings.instructions ? "instructions are not counted" : "counters are not recorded");
         return;
     }
-    load_beside();
+    if (counters) load_beside();
     pasta_on_profiling(on_profiling);
     counting_generation = pasta_generation();
     settings.on = true;
@@ -489,6 +509,7 @@ void pasta_cupti_counters_finish(void) {
     if (!is_on() || !lock_soon()) return;
     for (int i = 0; i < CONTEXTS; i++)
         if (contexts[i].context) end(&contexts[i]);
+    pasta_cupti_instructions_finish();
     if (lost)
         pasta_say("%llu %s no counters: CUPTI saw no kernel in the time, or more than one", (unsigned long long)lost,
                   settings.ranges ? "ranges have" : "selected launches have");

@@ -17,6 +17,7 @@ static void find_driver(void) {
     *(void **)&pasta_cuda.kernel_function = dlsym(library, "cuKernelGetFunction");
     *(void **)&pasta_cuda.is_capturing = dlsym(library, "cuStreamIsCapturing");
     *(void **)&pasta_cuda.range = dlsym(library, "cuMemGetAddressRange_v2");
+    *(void **)&pasta_cuda.synchronize = dlsym(library, "cuCtxSynchronize");
     dlclose(library);
 }
 

@@ -1,5 +1,5 @@
 /* Between the files of the CUPTI source.  Lowest first: cupti_library · cupti_submitted, cupti_guest · cupti_samples,
- * cupti_counters · cupti_resources, cupti_calls, cupti_records · cupti · injection · cupti_interpose. */
+ * cupti_instructions · cupti_counters · cupti_resources, cupti_calls, cupti_records · cupti · injection · cupti_interpose. */
 #ifndef PASTA_CUPTI_SOURCE_H
 #define PASTA_CUPTI_SOURCE_H
 
@@ -35,6 +35,7 @@ typedef struct pasta_cupti_driver {
     int32_t (*kernel_function)(uint64_t *function, uint64_t kernel);
     int32_t (*is_capturing)(uint64_t stream, int32_t *status);
     int32_t (*range)(uint64_t *base, uint64_t *bytes, uint64_t address);
+    int32_t (*synchronize)(void); /* the current context */
 } pasta_cupti_driver;
 extern pasta_cupti_driver pasta_cuda;
 
@@ -92,7 +93,16 @@ bool pasta_cupti_samples_decide(const pasta_kernel_launch *launch);
 void pasta_cupti_samples_launching(uint64_t context);
 void pasta_cupti_samples_finish(void); /* the process exits */
 
-/* ---- cupti_counters.c: hardware counters; no-ops unless they are asked for ---- */
+/* ---- cupti_instructions.c: executed instructions of one launch at a time: calls come under the lock of counters ---- */
+
+bool pasta_cupti_instructions_start(void); /* false: not asked for, or a failure, which is reported */
+bool pasta_cupti_instructions_begin(uint64_t context); /* false: nothing is counted */
+/* Publishes what the launch executed; NULL: it failed. */
+void pasta_cupti_instructions_end(uint64_t context, const pasta_kernel_launch *launch);
+bool pasta_cupti_instructions_waits(void); /* this thread, in a call of ours that CUPTI reports */
+void pasta_cupti_instructions_finish(void);
+
+/* ---- cupti_counters.c: hardware counters, or instructions, by launch; no-ops unless they are asked for ---- */
 
 void pasta_cupti_counters_start(void); /* a failure is reported, and nothing is counted */
 bool pasta_cupti_counters_on(void);

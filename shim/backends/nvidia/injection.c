@@ -27,6 +27,7 @@ static const char *asked_of_cupti(void) {
     const char *interval = pasta_config("nvidia.pc_sampling"), *counters = pasta_config("nvidia.counters");
     if (interval && *interval) return "PC samples";
     if (counters && *counters) return "counters";
+    if (pasta_config_u64("nvidia.instructions", 0)) return "executed instructions";
     return pasta_config_u64("nvidia.uvm", 0) ? "faults of managed memory" : NULL;
 }
 

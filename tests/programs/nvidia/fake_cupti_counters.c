@@ -27,6 +27,7 @@ enum { IMAGE = 96, CONFIG = 64, AVAILABLE = 40 };
 
 int32_t fake_cupti_planned(const char *function);
 bool fake_cupti_instruments(void);
+void fake_cupti_execute(uint64_t context, uint64_t blocks); /* fake_cupti_instructions.c */
 #define PLANNED(function) \
     if (fake_cupti_planned(function)) return fake_cupti_planned(function);
 
@@ -301,6 +302,7 @@ EXPORT uint64_t fake_cupti_count(uint64_t context, const uint32_t *grid, const u
     usleep(20); /* others may launch meanwhile */
     LOCKED
     double blocks = (double)grid[0] * grid[1] * grid[2], threads = blocks * block[0] * block[1] * block[2];
+    fake_cupti_execute(context, (uint64_t)blocks);
     for (int i = 0; i < PROFILERS; i++) {
         struct profiler *r = &profilers[i];
         if (r->context != context || !r->started || (r->user && !r->pushed)) continue;
