@@ -393,12 +393,14 @@ def test_nothing_is_recorded_without_a_session(cupti: Path, tmp_path: Path) -> N
 
 def test_capabilities(play: Play, cupti: Path, tmp_path: Path) -> None:
     chosen = "nvidia.details=1\nnvidia.uvm=1\nnvidia.pc_sampling=4096cycles\n"
-    (tmp_path / "counted").mkdir()
-    counting = "nvidia.counters=dram__bytes.sum\n"
-    counted = play_cupti(
-        cupti, tmp_path / "counted", "context", "counters", "end", settings=counting
-    )
-    streams = [play(*SCRIPTS, settings=chosen).tables, counted.tables]
+    streams = [play(*SCRIPTS, settings=chosen).tables]
+    for number, counting in enumerate(("counters=dram__bytes.sum", "instructions=1")):
+        place = tmp_path / str(number)
+        place.mkdir()
+        played = play_cupti(
+            cupti, place, "context", "counters", "end", settings=f"nvidia.{counting}\n"
+        )
+        streams.append(played.tables)
     unplayed = set() if DRIVER.exists() else {"device_name"}
     assert disagreements("nvidia_cupti", streams, unplayed=unplayed) == {}
     assert "accesses" not in known_sources()["nvidia_cupti"].gives

@@ -70,6 +70,7 @@ static _Thread_local struct {
 
 static bool is_on(void) { return settings.on && pasta_generation() == counting_generation; }
 bool pasta_cupti_counters_on(void) { return is_on(); }
+bool pasta_cupti_counters_wait(void) { return settings.instructions && is_on(); }
 
 /* A launch may wait for what another thread launches, while CUPTI waits for this one. */
 static bool lock_soon(void) {

@@ -110,6 +110,7 @@ bool pasta_cupti_counters_on(void);
  * nodes are not selected; `launched` at its return. */
 bool pasta_cupti_counters_decide(const pasta_kernel_launch *launch);
 void pasta_cupti_counters_launching(uint64_t context, bool of_graph);
+bool pasta_cupti_counters_wait(void); /* for the context, around a selected launch */
 uint64_t pasta_cupti_counters_launched(bool succeeded); /* ns that it took, where it was counted; else 0 */
 void pasta_cupti_counters_context_destroyed(uint64_t context);
 void pasta_cupti_counters_finish(void); /* the process exits */
