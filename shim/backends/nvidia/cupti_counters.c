@@ -82,14 +82,7 @@ static bool lock_soon(void) {
 
 static bool failed(int32_t result, const char *call) {
     static bool said;
-    if (result == 0) return false;
-    if (said)
-        pasta_log("%s: %s failed with %d (%s)", PASTA_CUPTI_SOURCE, call, result, pasta_cupti_error(result));
-    else
-        pasta_say("counters are not recorded: %s failed with %d (%s); %s", call, result, pasta_cupti_error(result),
-                  pasta_cupti_hardware_remedy(result));
-    said = true;
-    return true;
+    return pasta_cupti_failed(result, call, "counters are not recorded", &said);
 }
 
 static void *allocated(uint64_t bytes) {

@@ -27,14 +27,7 @@ bool pasta_cupti_instructions_waits(void) { return waits; }
 
 static bool failed(int32_t result, const char *call) {
     static bool said;
-    if (result == 0) return false;
-    if (said)
-        pasta_log("%s: %s failed with %d (%s)", PASTA_CUPTI_SOURCE, call, result, pasta_cupti_error(result));
-    else
-        pasta_say("instructions are not counted: %s failed with %d (%s); %s", call, result, pasta_cupti_error(result),
-                  pasta_cupti_hardware_remedy(result));
-    said = true;
-    return true;
+    return pasta_cupti_failed(result, call, "instructions are not counted", &said);
 }
 
 static bool configure(uint32_t device) {

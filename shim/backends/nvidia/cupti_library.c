@@ -82,7 +82,7 @@ const char *pasta_cupti_error(int32_t result) {
     return pasta_cupti.result_string(result, &text) == 0 && text ? text : "unknown error";
 }
 
-const char *pasta_cupti_hardware_remedy(int32_t result) {
+static const char *hardware_remedy(int32_t result) {
     switch (result) {
     case PASTA_CUPTI_NO_PRIVILEGES:
         return "the driver allows profiling to administrators only (ERR_NVGPUCTRPERM): load the driver's module with "
@@ -99,4 +99,12 @@ const char *pasta_cupti_hardware_remedy(int32_t result) {
     case PASTA_CUPTI_NOT_SUPPORTED: return "this device or driver has none: devices since compute capability 7.0 have, except MIG instances";
     default: return "see `pasta doctor`";
     }
+}
+
+bool pasta_cupti_failed(int32_t result, const char *call, const char *what, bool *said) {
+    if (result == 0) return false;
+    const char *error = pasta_cupti_error(result);
+    if (*said) pasta_log("%s: %s failed with %d (%s)", PASTA_CUPTI_SOURCE, call, result, error);
+    else pasta_say("%s: %s failed with %d (%s); %s", what, call, result, error, hardware_remedy(result));
+    return *said = true;
 }

@@ -320,10 +320,8 @@ static void on_profiling(bool on) {
 /* ---- contexts ---- */
 
 static bool failed(int32_t result, const char *call) {
-    if (result == 0) return false;
-    pasta_say("PC samples are not recorded: %s failed with %d (%s); %s", call, result, pasta_cupti_error(result),
-              pasta_cupti_hardware_remedy(result));
-    return true;
+    bool said = false; /* of each context */
+    return pasta_cupti_failed(result, call, "PC samples are not recorded", &said);
 }
 
 static bool ends_with(const char *text, const char *suffix) {

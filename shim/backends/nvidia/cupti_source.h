@@ -25,8 +25,9 @@ bool pasta_cupti_load(char *why, size_t size);
 void *pasta_cupti_function(const char *symbol); /* of the loaded library, or NULL */
 const char *pasta_cupti_version(void); /* of the toolkit that it belongs to */
 const char *pasta_cupti_error(int32_t result);
-/* What to do where a call that needs the hardware's counters or samplers fails. */
-const char *pasta_cupti_hardware_remedy(int32_t result);
+/* Whether a call that needs the hardware's counters or samplers failed: reports it with the remedy, or only logs it if `said`,
+ * which it sets.  `what`: what is missing then. */
+bool pasta_cupti_failed(int32_t result, const char *call, const char *what, bool *said);
 
 /* Functions of the CUDA driver that callbacks may call; NULL where it has none. */
 typedef struct pasta_cupti_driver {
