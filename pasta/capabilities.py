@@ -15,7 +15,7 @@ from pasta import abi
 
 #: The capability that probes need.
 ACCESSES = "accesses"
-#: Those of tools with the handlers `on_samples`, `on_counters` and `on_instruction_counts`.
+#: What tools with the handlers `on_samples`, `on_counters` and `on_instruction_counts` ask for.
 PC_SAMPLES, COUNTERS, INSTRUCTIONS = "pc_sample", "counter", "instruction_count"
 
 

@@ -66,10 +66,11 @@ static bool make(size_t count) {
 /* An array with the `count` entries of `environ` and room for one more; NULL if out of memory. */
 static char **with_room(size_t count) {
     char **array = environ;
-    if (largest && array == largest->entries) /* the program may have made it smaller */
-        largest->room = malloc_usable_size(array) / sizeof *array < largest->room ? count + 1 : largest->room;
+    bool ours = largest && array == largest->entries;
+    /* the program has made it smaller */
+    if (ours && malloc_usable_size(array) < largest->room * sizeof *array) largest->room = count + 1;
     bool enough = largest && count + 1 < largest->room;
-    if (enough && array == largest->entries) return array;
+    if (enough && ours) return array;
     bool inside = largest && array >= largest->entries && array < largest->entries + largest->room;
     if ((!enough || inside) && !make(count + 2)) return NULL;
     for (size_t i = 0; i < largest->room && largest->entries[i]; i++) store(&largest->entries[i], NULL);

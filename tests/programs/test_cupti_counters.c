@@ -38,7 +38,7 @@ bool pasta_cupti_failed(int32_t result, const char *call, const char *what, bool
 bool pasta_cupti_samples_on(void) { return false; }
 bool pasta_cupti_instructions_start(void) { return false; }
 bool pasta_cupti_instructions_begin(uint64_t context) { return !context; }
-void pasta_cupti_instructions_end(uint64_t context, const pasta_kernel_launch *launch) { CHECK(!context && !launch); }
+void pasta_cupti_instructions_end(uint64_t context, const pasta_cupti_counted_launch *launch) { CHECK(!context && !launch); }
 void pasta_cupti_instructions_finish(void) {}
 pasta_nv_place pasta_nv_place_here(uint64_t context) { return (pasta_nv_place){(uint16_t)context, 0, 0}; }
 pasta_probe_decision pasta_probe_takes(const pasta_kernel_launch *launch) {

@@ -99,7 +99,8 @@ static void launch(const pasta_cupti_call *c, const pasta_nv_launch *l, uint64_t
     w.shared = shared;
     bool by_launch = pasta_cupti_samples_by_launch(), counts = pasta_cupti_counters_on();
     bool selected = (by_launch || counts) && pasta_probe_selects(f.name, l->name);
-    if (pasta_cupti_counters_wait() && __atomic_load_n(&captures, __ATOMIC_RELAXED)) selected = false; /* it would end them */
+    /* waiting invalidates captures */
+    if (pasta_cupti_counters_wait() && __atomic_load_n(&captures, __ATOMIC_RELAXED)) selected = false;
     decision *decide = counts ? pasta_cupti_counters_decide : pasta_cupti_samples_decide; /* never both */
     uint64_t time = pasta_nv_record_launch(l, &f, &w, selected ? decide : NULL);
     submitted(c, PASTA_CUPTI_A_LAUNCH, &w, time);

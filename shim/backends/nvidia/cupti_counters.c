@@ -27,9 +27,8 @@ enum { CONTEXTS = 64, METRICS = 256, WAIT_S = 1 };
 
 static const char time_counter[] = "gpu__time_duration.sum"; /* ns; in a list by this address: nobody asked for it */
 
-#define POINTER(name, symbol, arguments) int32_t(*name) arguments;
 static struct {
-    PASTA_CUPTI_COUNTER_FUNCTIONS(POINTER)
+    PASTA_CUPTI_COUNTER_FUNCTIONS(PASTA_CUPTI_FIELD)
 } cupti;
 
 /* Values of a launch, or of a range of launches, in one context. */
@@ -62,10 +61,10 @@ static uint32_t counting_generation;
 /* Of this thread's launch. */
 static _Thread_local struct {
     bool selected, locked;
-    uint64_t ordinal, ns;
+    uint64_t ns;
     counted *counts;
-    pasta_kernel_launch launch; /* where its instructions are counted */
-    uint64_t context;           /* 0: they are not */
+    pasta_cupti_counted_launch launch;
+    uint64_t context; /* where its instructions are counted; 0: they are not */
 } here;
 
 static bool is_on(void) { return settings.on && pasta_generation() == counting_generation; }
@@ -340,8 +339,7 @@ static counted *counted_in(uint64_t context) {
 
 bool pasta_cupti_counters_decide(const pasta_kernel_launch *launch) {
     here.selected = pasta_probe_takes(launch).probed;
-    here.ordinal = launch->ordinal;
-    here.launch = *launch;
+    here.launch = (pasta_cupti_counted_launch){launch->ordinal, launch->name};
     return false; /* it has no probes */
 }
 
@@ -362,7 +360,7 @@ static void count_instructions(uint64_t context) {
 static void count_kernel(uint64_t context) {
     counted *c = counted_in(context);
     if (!c) return;
-    c->first = c->last = here.ordinal;
+    c->first = c->last = here.launch.ordinal;
     time_kernels(false);
     begin_range(c);
     here.counts = c->started ? c : NULL;
@@ -373,10 +371,10 @@ static void count_range(uint64_t context, bool selected) {
     if (!c) return;
     if (!selected) end_range(c, true);
     else if (!c->started) {
-        c->first = here.ordinal;
+        c->first = here.launch.ordinal;
         begin_range(c);
     }
-    c->last = here.ordinal;
+    c->last = here.launch.ordinal;
 }
 
 void pasta_cupti_counters_launching(uint64_t context, bool of_graph) {
@@ -472,10 +470,7 @@ static void load_beside(void) {
 
 static bool resolve(void) {
     const char *missing = NULL;
-#define RESOLVE(name, symbol, arguments)                  \
-    *(void **)&cupti.name = pasta_cupti_function(symbol); \
-    if (!cupti.name) missing = symbol;
-    PASTA_CUPTI_COUNTER_FUNCTIONS(RESOLVE)
+    PASTA_CUPTI_COUNTER_FUNCTIONS(PASTA_CUPTI_FIND)
     if (missing) pasta_say("counters are not recorded: the library has no %s; " PASTA_CUPTI_INSTALL, missing);
     return !missing;
 }

@@ -10,9 +10,8 @@ enum { WARPS, THREADS, METRICS, DEVICES = 64 };
 
 static const char *const names[METRICS] = {"smsp__sass_inst_executed", "smsp__sass_thread_inst_executed_pred_on"};
 
-#define POINTER(name, symbol, arguments) int32_t(*name) arguments;
 static struct {
-    PASTA_CUPTI_INSTRUCTION_FUNCTIONS(POINTER)
+    PASTA_CUPTI_INSTRUCTION_FUNCTIONS(PASTA_CUPTI_FIELD)
 } cupti;
 
 /* All under the lock of cupti_counters.c. */
@@ -77,7 +76,7 @@ static int by_place(const void *left, const void *right) {
 }
 
 static void publish(const pasta_cupti_sass_data *at, const uint64_t *values, pasta_nv_place place,
-                    const pasta_kernel_launch *launch) {
+                    const pasta_cupti_counted_launch *launch) {
     if (!values[WARPS]) return;
     uint32_t name = at->name ? pasta_intern_z(at->name) : 0;
     pasta_instruction_count *e =
@@ -90,9 +89,9 @@ static void publish(const pasta_cupti_sass_data *at, const uint64_t *values, pas
     pasta_publish(e);
 }
 
-/* A record has one metric: those of a place are neighbours once they are sorted. */
+/* A record holds one metric. Sorting brings the records of one instruction together. */
 static void publish_all(pasta_cupti_sass_data *data, uint64_t count, const uint64_t *ids, pasta_nv_place place,
-                        const pasta_kernel_launch *launch) {
+                        const pasta_cupti_counted_launch *launch) {
     uint64_t values[METRICS] = {0};
     qsort(data, count, sizeof *data, by_place);
     for (uint64_t i = 0; i < count; i++) {
@@ -104,7 +103,7 @@ static void publish_all(pasta_cupti_sass_data *data, uint64_t count, const uint6
     }
 }
 
-static void flush(uint64_t context, const uint64_t *ids, const pasta_kernel_launch *launch) {
+static void flush(uint64_t context, const uint64_t *ids, const pasta_cupti_counted_launch *launch) {
     pasta_cupti_sass_count n = {.size = sizeof n, .context = context};
     if (failed(cupti.count(&n), "cuptiSassMetricsGetDataProperties")) return;
     if (!n.records || !n.instances) {
@@ -129,7 +128,7 @@ static void flush(uint64_t context, const uint64_t *ids, const pasta_kernel_laun
     free(values);
 }
 
-void pasta_cupti_instructions_end(uint64_t context, const pasta_kernel_launch *launch) {
+void pasta_cupti_instructions_end(uint64_t context, const pasta_cupti_counted_launch *launch) {
     uint32_t device = 0;
     if (failed(pasta_cupti.device_of(context, &device), "cuptiGetDeviceId")) return;
     if (launch && wait_for_kernels()) flush(context, devices[device].ids, launch);
@@ -142,10 +141,7 @@ void pasta_cupti_instructions_end(uint64_t context, const pasta_kernel_launch *l
 bool pasta_cupti_instructions_start(void) {
     const char *missing = pasta_cuda.synchronize ? NULL : "cuCtxSynchronize";
     if (!pasta_config_u64("nvidia.instructions", 0)) return false;
-#define RESOLVE(name, symbol, arguments)                  \
-    *(void **)&cupti.name = pasta_cupti_function(symbol); \
-    if (!cupti.name) missing = symbol;
-    PASTA_CUPTI_INSTRUCTION_FUNCTIONS(RESOLVE)
+    PASTA_CUPTI_INSTRUCTION_FUNCTIONS(PASTA_CUPTI_FIND)
     if (missing) pasta_say("instructions are not counted: the library has no %s; " PASTA_CUPTI_INSTALL, missing);
     return !missing;
 }

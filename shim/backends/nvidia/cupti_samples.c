@@ -20,9 +20,8 @@
 enum { CONTEXTS = 64, PCS = 4096, REASONS = 256, FUNCTIONS = 1024, PLACES = 1 << 15 };
 enum { FETCHES = 4096, WAIT_S = 1, KEEP_S = 5 };
 
-#define POINTER(name, symbol, arguments) int32_t(*name) arguments;
 static struct {
-    PASTA_CUPTI_SAMPLING_FUNCTIONS(POINTER)
+    PASTA_CUPTI_SAMPLING_FUNCTIONS(PASTA_CUPTI_FIELD)
 } cupti;
 
 static struct {
@@ -519,10 +518,7 @@ static bool read_settings(void) {
 
 static bool resolve(void) {
     const char *missing = NULL;
-#define RESOLVE(name, symbol, arguments)                    \
-    *(void **)&cupti.name = pasta_cupti_function(symbol); \
-    if (!cupti.name) missing = symbol;
-    PASTA_CUPTI_SAMPLING_FUNCTIONS(RESOLVE)
+    PASTA_CUPTI_SAMPLING_FUNCTIONS(PASTA_CUPTI_FIND)
     if (missing) pasta_say("PC samples are not recorded: the library has no %s; " PASTA_CUPTI_INSTALL, missing);
     return !missing;
 }

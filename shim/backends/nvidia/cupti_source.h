@@ -7,6 +7,13 @@
 #include "source.h"
 
 #define PASTA_CUPTI_SOURCE "nvidia_cupti"
+/* For a file's table `cupti` of functions, from a list of X(name, symbol, arguments): its fields, and what fills them.
+ * `missing` becomes a symbol that the library lacks. */
+#define PASTA_CUPTI_FIELD(name, symbol, arguments) int32_t(*name) arguments;
+#define PASTA_CUPTI_FIND(name, symbol, arguments)          \
+    *(void **)&cupti.name = pasta_cupti_function(symbol); \
+    if (!cupti.name) missing = symbol;
+
 #define PASTA_CUPTI_INSTALL "pip install 'pasta-profiler[nvidia]'"
 
 /* ---- cupti_library.c ---- */
@@ -96,10 +103,15 @@ void pasta_cupti_samples_finish(void); /* the process exits */
 
 /* ---- cupti_instructions.c: executed instructions of one launch at a time: calls come under the lock of counters ---- */
 
+typedef struct pasta_cupti_counted_launch {
+    uint64_t ordinal;
+    pasta_string_id name; /* of the kernel */
+} pasta_cupti_counted_launch;
+
 bool pasta_cupti_instructions_start(void); /* false: not asked for, or a failure, which is reported */
 bool pasta_cupti_instructions_begin(uint64_t context); /* false: nothing is counted */
 /* Publishes what the launch executed; NULL: it failed. */
-void pasta_cupti_instructions_end(uint64_t context, const pasta_kernel_launch *launch);
+void pasta_cupti_instructions_end(uint64_t context, const pasta_cupti_counted_launch *launch);
 bool pasta_cupti_instructions_waits(void); /* this thread, in a call of ours that CUPTI reports */
 void pasta_cupti_instructions_finish(void);
 
