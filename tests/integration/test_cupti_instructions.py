@@ -42,7 +42,7 @@ def of_blocks(ordinal: int, blocks: int) -> dict[tuple[int, int, int], tuple[int
 
 @pytest.mark.main
 def test_instructions_of_every_launch(play: Play) -> None:
-    """Kernel records are off meanwhile (with them all is 0); such launches have no device time."""
+    """No kernel and no copy has a record, as CUPTI would have no data then."""
     played = play()
     assert (played.status, played.stdout, played.stderr) == (7, "done\n", "")
     expected: dict[tuple[int, int, int], tuple[int, int]] = {}

@@ -82,8 +82,8 @@ static int32_t disable(int32_t kind) {
     return 0;
 }
 bool pasta_cupti_guest_wants_records(int32_t kind) { return kind != PASTA_CUPTI_KERNEL; }
-bool fake_cupti_instruments(void);
-bool fake_cupti_instruments(void) { return timed; }
+bool fake_cupti_records(int32_t kind);
+bool fake_cupti_records(int32_t kind) { return kind == PASTA_CUPTI_KERNEL && timed; }
 
 int32_t fake_cupti_planned(const char *function);
 int32_t fake_cupti_planned(const char *function) { return function ? 0 : 1; }

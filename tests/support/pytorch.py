@@ -12,14 +12,6 @@ from tests.support.preload import RunDirectory, base_environment
 
 #: Options of pasta-preload.
 TORCH = ("-c", "torch")
-#: The end of a program whose last step was `backward()`: PyTorch 2.13 may abort where Python
-#: finalizes, as a thread of autograd drops a graph then.
-LEAVE = """
-import os, sys
-sys.stdout.flush()
-sys.stderr.flush()
-os._exit(0)
-"""
 
 
 def table(run: RunDirectory, tool: str, name: str) -> list[dict[str, Any]]:

@@ -10,8 +10,11 @@ Raises ImportError with the reason if it cannot be built. README.md describes ea
 
 from __future__ import annotations
 
+import atexit
+import os
 import sys
-from contextlib import contextmanager
+import time
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -72,6 +75,26 @@ def _load() -> Any:
 
 
 _C = _load()
+
+
+def _autograd_runs() -> bool:
+    for thread in Path("/proc/self/task").iterdir():
+        with suppress(OSError):  # it has ended
+            if (thread / "comm").read_text().startswith("pt_autograd"):
+                return True
+    return False
+
+
+def _leave(importer: int = os.getpid()) -> None:
+    if os.getpid() != importer:  # a fork's child has no threads of autograd
+        return
+    _C.stop_autograd()
+    until = time.monotonic() + 1
+    while _autograd_runs() and time.monotonic() < until:
+        time.sleep(0.001)  # without the interpreter's lock, which they need to end
+
+
+atexit.register(_leave)
 
 
 # ---- devices ---------------------------------------------------------------------------------

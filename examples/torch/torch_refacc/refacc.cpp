@@ -3,6 +3,7 @@
 #include <Python.h>
 
 #include <c10/util/Exception.h>
+#include <torch/csrc/autograd/engine.h>
 
 #include "device.h"
 
@@ -100,6 +101,11 @@ PyObject *py_properties(PyObject *, PyObject *argument) {
     });
 }
 
+/* A thread of autograd that drops a graph while Python finalizes ends the process: it needs the interpreter. */
+PyObject *py_stop_autograd(PyObject *, PyObject *) {
+    return unlocked([] { torch::autograd::Engine::get_default_engine().stop(); });
+}
+
 PyMethodDef methods[] = {
     {"device_count", py_device_count, METH_NOARGS, nullptr},
     {"current_device", py_current_device, METH_NOARGS, nullptr},
@@ -112,6 +118,7 @@ PyMethodDef methods[] = {
     {"usage", py_usage, METH_O, nullptr},
     {"reset_peak", py_reset_peak, METH_O, nullptr},
     {"properties", py_properties, METH_O, nullptr},
+    {"stop_autograd", py_stop_autograd, METH_NOARGS, nullptr},
     {nullptr, nullptr, 0, nullptr},
 };
 PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_pasta_torch_refacc", nullptr, -1, methods, nullptr, nullptr, nullptr, nullptr};

@@ -121,6 +121,9 @@ static const uint32_t runtime[] = {PASTA_NV_RUNTIME_PROFILER_START, PASTA_NV_RUN
 static const int32_t kinds[] = {PASTA_CUPTI_KERNEL, PASTA_CUPTI_COPY, PASTA_CUPTI_PEER_COPY, PASTA_CUPTI_SET};
 static const int32_t optional[] = {PASTA_CUPTI_DEVICE, PASTA_CUPTI_OVERHEAD};
 
+/* While copies or kernels are recorded, CUPTI has no data of executed instructions. */
+static size_t wanted_kinds(void) { return pasta_config_u64("nvidia.instructions", 0) ? 0 : sizeof kinds / sizeof *kinds; }
+
 bool pasta_cupti_wants(int32_t domain, uint32_t id) {
     for (size_t i = 0; domain == PASTA_CUPTI_RESOURCE && i < sizeof resources / sizeof *resources; i++)
         if (resources[i] == id) return true;
@@ -130,7 +133,7 @@ bool pasta_cupti_wants(int32_t domain, uint32_t id) {
 }
 
 bool pasta_cupti_wants_records(int32_t kind) {
-    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
+    for (size_t i = 0; i < wanted_kinds(); i++)
         if (kinds[i] == kind) return true;
     for (size_t i = 0; i < sizeof optional / sizeof *optional; i++)
         if (optional[i] == kind) return true;
@@ -165,7 +168,7 @@ static bool enable_records(char *why, size_t size) {
         if (FAILED(enable_latency, 1)) return false;
         pasta_cupti_with_details(true);
     }
-    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
+    for (size_t i = 0; i < wanted_kinds(); i++)
         if (FAILED(enable, kinds[i])) return false;
     for (size_t i = 0; i < sizeof optional / sizeof *optional; i++)
         if (FAILED(enable, optional[i])) pasta_log("%s: %s", PASTA_CUPTI_SOURCE, why);
@@ -173,7 +176,7 @@ static bool enable_records(char *why, size_t size) {
 }
 
 static void disable_records(void) {
-    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) pasta_cupti.disable(kinds[i]);
+    for (size_t i = 0; i < wanted_kinds(); i++) pasta_cupti.disable(kinds[i]);
     for (size_t i = 0; i < sizeof optional / sizeof *optional; i++) pasta_cupti.disable(optional[i]);
     pasta_cupti.disable(PASTA_CUPTI_UVM);
 }

@@ -353,7 +353,6 @@ static void time_kernels(bool on) {
 }
 
 static void count_instructions(uint64_t context) {
-    time_kernels(false);
     here.context = pasta_cupti_instructions_begin(context) ? context : 0;
 }
 
@@ -395,7 +394,7 @@ void pasta_cupti_counters_launching(uint64_t context, bool of_graph) {
     here.ns = 0;
     if (selected && settings.instructions) count_instructions(context);
     else if (selected) count_kernel(context);
-    if (!here.counts && !here.context) time_kernels(true);
+    if (!here.counts && !settings.instructions) time_kernels(true);
 }
 
 uint64_t pasta_cupti_counters_launched(bool succeeded) {

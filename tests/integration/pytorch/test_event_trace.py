@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.pytorch import LEAVE, native
+from tests.support.pytorch import native
 
 PROGRAM = """
 import sys, torch
@@ -53,7 +53,7 @@ def traces(tmp_path_factory) -> tuple[Event, Event]:
 
     directory = tmp_path_factory.mktemp("traces")
     program = directory / "program.py"
-    program.write_text(PROGRAM + LEAVE)
+    program.write_text(PROGRAM)
     native(sys.executable, program, directory / "torch.json")
     options = ("-c", "event_trace", "--profile-from-start=off")
     done = Preload(directory)(sys.executable, program, options=options)

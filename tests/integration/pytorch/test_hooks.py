@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.preload import RunDirectory
-from tests.support.pytorch import LEAVE, TORCH, events, native, table
+from tests.support.pytorch import TORCH, events, native, table
 
 SHORT = """
 import torch
@@ -111,7 +111,7 @@ print(torch.ones(3).cos().numel())
 
 
 def test_operators_have_names_without_a_compiler(pasta_preload, program, tmp_path: Path) -> None:
-    path = program(UNTOLD + LEAVE)
+    path = program(UNTOLD)
     full = pasta_preload(sys.executable, path, options=TORCH)
     with_it = full.run
     done = pasta_preload(

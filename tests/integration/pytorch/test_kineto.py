@@ -14,7 +14,7 @@ import pytest
 
 from tests.support.places import PROGRAMS, ROOT
 from tests.support.preload import Done, Preload
-from tests.support.pytorch import LEAVE, TORCH, native
+from tests.support.pytorch import TORCH, native
 
 Event = dict[str, Any]
 
@@ -83,7 +83,6 @@ print({key: rows[key] for key in sorted(rows) if key.startswith(("aten", "mine",
 with open(sys.argv[1] + ".rows", "w") as file:
     json.dump({"table": table, "rows": rows}, file)
 """
-    + LEAVE
 )
 
 

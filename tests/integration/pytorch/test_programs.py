@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.places import ROOT
-from tests.support.pytorch import LEAVE, TORCH, events, native, table
+from tests.support.pytorch import TORCH, events, native, table
 
 GPT = ROOT / "examples" / "torch" / "gpt_train.py"
 RESNET = ROOT / "examples" / "cuda" / "resnet18_train.py"
@@ -71,7 +71,7 @@ else:
 
 def test_operators_match_torchs_profiler(pasta_preload, tmp_path: Path) -> None:
     program = tmp_path / "counted.py"
-    program.write_text(COUNTED + LEAVE)
+    program.write_text(COUNTED)
     expected = Counter(json.loads(native(sys.executable, program, "torch").stdout))
     done = pasta_preload(
         sys.executable, program, "pasta", options=(*TORCH, "--profile-from-start=off")
@@ -167,7 +167,7 @@ dist.destroy_process_group()
 
 def test_two_processes_of_distributed_data_parallel(pasta_preload, tmp_path: Path) -> None:
     program = tmp_path / "ddp.py"
-    program.write_text(DISTRIBUTED + LEAVE)
+    program.write_text(DISTRIBUTED)
     run = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", program)
     native(*run, tmp_path / "alone")
     done = pasta_preload(*run, tmp_path / "profiled", options=TORCH)

@@ -20,7 +20,7 @@ import pytest
 from pasta import abi
 from tests.support.places import ROOT
 from tests.support.preload import base_environment
-from tests.support.pytorch import LEAVE, TORCH, events, native, table
+from tests.support.pytorch import TORCH, events, native, table
 
 torch = pytest.importorskip("torch")
 nn, functional = torch.nn, torch.nn.functional
@@ -435,7 +435,7 @@ except RuntimeError as error:
 
 
 def test_two_devices() -> None:
-    done = run(DEVICES + LEAVE, environment={"REFACC_DEVICES": "2"})
+    done = run(DEVICES, environment={"REFACC_DEVICES": "2"})
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.splitlines() == [
         "2 0 refacc:1 132.0 66.0", "refacc:1 132.0",
@@ -533,7 +533,7 @@ def test_operator_device_time_matches_kernels(pasta_preload, tmp_path: Path) -> 
     """torch's profiler measures between events in the stream, PASTA each kernel, in one run."""
     trace = tmp_path / "trace.json"
     program = tmp_path / "profiled.py"
-    program.write_text(PROFILED + LEAVE)
+    program.write_text(PROFILED)
     done = pasta_preload(sys.executable, program, trace, options=TORCH)
     assert done.exit_status == 0, done.stderr
     times = json.loads(done.stdout)

@@ -162,7 +162,7 @@ EXPORT bool fake_cupti_record(const void *record) {
 }
 
 /* Instructions that write times are added to each warp. */
-bool fake_cupti_instruments(void) { return kinds[PASTA_CUPTI_KERNEL]; }
+bool fake_cupti_records(int32_t kind) { return kinds[kind]; }
 
 EXPORT bool fake_cupti_latency(void) { return latency; }
 

@@ -26,7 +26,7 @@ enum { INVALID = 1, INVALID_OPERATION = 7, BUSY = 26, UNKNOWN = 999, MAX_METRICS
 enum { IMAGE = 96, CONFIG = 64, AVAILABLE = 40 };
 
 int32_t fake_cupti_planned(const char *function);
-bool fake_cupti_instruments(void);
+bool fake_cupti_records(int32_t kind);
 void fake_cupti_execute(uint64_t context, uint64_t blocks); /* fake_cupti_instructions.c */
 #define PLANNED(function) \
     if (fake_cupti_planned(function)) return fake_cupti_planned(function);
@@ -309,7 +309,7 @@ EXPORT uint64_t fake_cupti_count(uint64_t context, const uint32_t *grid, const u
         if (!r->user) r->counted.ranges++;
         r->kernels++;
         r->counted.sums[0] += 1000 * blocks;
-        r->counted.sums[1] += 32 * threads + (fake_cupti_instruments() ? ADDED * threads / 32 : 0);
+        r->counted.sums[1] += 32 * threads + (fake_cupti_records(PASTA_CUPTI_KERNEL) ? ADDED * threads / 32 : 0);
         r->counted.sums[2] = 12.5;
         r->counted.sums[3] = NAN;
         r->counted.sums[TIME] = 700;

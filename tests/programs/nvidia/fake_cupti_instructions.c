@@ -1,7 +1,7 @@
 /* SASS metrics of the fake library: of each kernel that runs in an enabled context.
  *
  * A kernel of B blocks executes pc 0x0 B times, 0x10 2 B times, with 32 and 10 threads a time, and 0x20 never; it calls
- * `helper`, symbol 8, whose pc 0x0 runs once.  A record has one metric.  While kernels' times are recorded all are 0.
+ * `helper`, symbol 8, whose pc 0x0 runs once.  A record has one metric.  While kernels are recorded all are 0, while copies are there is none.
  *
  * FAKE_CUPTI_FAIL=SassMetrics...=RESULT  as in fake_cupti.c
  */
@@ -19,14 +19,14 @@
 enum { INVALID = 1, WARPS = 70, THREADS = 71, PLACES = 4, RECORDS = 2 * PLACES };
 
 int32_t fake_cupti_planned(const char *function);
-bool fake_cupti_instruments(void);
+bool fake_cupti_records(int32_t kind);
 void fake_cupti_execute(uint64_t context, uint64_t blocks);
 
 static bool configured;
 static uint64_t enabled, executed; /* context, blocks */
 
 void fake_cupti_execute(uint64_t context, uint64_t blocks) {
-    if (context && context == enabled && !fake_cupti_instruments()) executed += blocks;
+    if (context && context == enabled && !fake_cupti_records(PASTA_CUPTI_KERNEL)) executed += blocks;
 }
 
 EXPORT int32_t cuptiSassMetricsGetProperties(pasta_cupti_sass_properties *p) {
@@ -63,7 +63,7 @@ EXPORT int32_t cuptiSassMetricsDisable(pasta_cupti_sass_disable *p) {
 EXPORT int32_t cuptiSassMetricsGetDataProperties(pasta_cupti_sass_count *p) {
     PLANNED("SassMetricsGetDataProperties")
     if (enabled != p->context) return INVALID;
-    p->records = RECORDS;
+    p->records = fake_cupti_records(PASTA_CUPTI_COPY) ? 0 : RECORDS;
     p->instances = 1;
     return 0;
 }
