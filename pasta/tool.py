@@ -103,6 +103,7 @@ class Tool:
         on_kernel_details  how kernels were queued and configured
         on_samples         samples of program counters
         on_counters        hardware counters of launches
+        on_tensor_maps     tensor maps among the arguments of launches
         on_instruction_counts  executed instructions of launches
         on_graph_launches  graph launches and returns of their calls
         on_graphs          nodes and instances of graphs

@@ -103,7 +103,7 @@ class Ring:
         lib.pasta_scan(stretch)
         size = ffi.sizeof("pasta_header") + ffi.sizeof("pasta_device")
         memory = ffi.new("uint8_t[]", size * stretch.counts[kind] or 1)
-        outputs = ffi.new("void *[64]")
+        outputs = ffi.new(f"void *[{lib.PASTA_KINDS}]")
         outputs[kind] = memory
         lib.pasta_gather(stretch, start, outputs)
         found = {}
@@ -263,7 +263,7 @@ def check(path: Path) -> None:
 def _gather(stretch: Any, base: int) -> dict[str, Any]:
     import numpy as np
 
-    outputs = ffi.new("void *[64]")
+    outputs = ffi.new(f"void *[{lib.PASTA_KINDS}]")
     records: dict[str, Any] = {}
     for kind, number in abi.KINDS.items():
         count = stretch.counts[number]

@@ -233,7 +233,7 @@ class DefUse:
     def _groups(self) -> dict[int, list[tuple[int, int, int]]]:
         """Blocks with events of each resource: block, first event, end."""
         names, starts = np.unique(self._group, return_index=True)
-        ends = [*starts[1:].tolist(), len(self._group)]
+        ends = [*starts[1:].tolist(), len(self._group)][: len(names)]  # there may be none
         found: dict[int, list[tuple[int, int, int]]] = {}
         for name, start, end in zip(names.tolist(), starts.tolist(), ends, strict=True):
             block, resource = divmod(name, resources.COUNT)

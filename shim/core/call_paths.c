@@ -176,7 +176,7 @@ static void on_record(const pasta_header *h) {
     pasta_tap_function *tap = __atomic_load_n(&framework_tap, __ATOMIC_RELAXED);
     if (tap) tap(h);
     /* late records have the thread of the work, or none of the program's */
-    if (settings.kinds >> h->kind & 1 && h->thread == pasta_thread() && is_sampled(h)) record_stack(h);
+    if (h->kind < 64 && settings.kinds >> h->kind & 1 && h->thread == pasta_thread() && is_sampled(h)) record_stack(h);
 }
 
 void pasta_tap_set(pasta_tap_function *tap) {

@@ -48,8 +48,8 @@ static uint32_t backing; /* calls of back_with_memory at work */
 void (*pasta_tapped)(const pasta_header *) PASTA_HOT;
 static char ring_path[PATH_MAX];
 
-#define KEEP_BIT(number, name, payload, handler, category, keep, ...) | ((uint64_t)(keep) << (number))
-static const uint64_t kept_kinds = 0 PASTA_EVENTS(KEEP_BIT);
+#define KEPT(number, name, payload, handler, category, keep, ...) [number] = keep,
+static const bool kept_kinds[PASTA_KINDS] = {PASTA_EVENTS(KEPT)};
 
 static uint64_t align(uint64_t value, uint64_t to) { return (value + to - 1) / to * to; }
 
@@ -365,8 +365,7 @@ static inline void *begin(bool always, uint32_t thread, pasta_event_kind kind, u
     if (PASTA_UNLIKELY(!pasta_same_process())) pasta_after_fork();
     pasta_ring *r = pasta_ring_mine();
     if (PASTA_UNLIKELY(!r)) return NULL;
-    bool kept = always || kept_kinds >> kind & 1;
-    if (PASTA_UNLIKELY(__atomic_load_n(&stopped, __ATOMIC_RELAXED)) && !kept) return NULL;
+    if (PASTA_UNLIKELY(__atomic_load_n(&stopped, __ATOMIC_RELAXED)) && !always && !kept_kinds[kind]) return NULL;
     if (PASTA_UNLIKELY(__atomic_load_n(&r->pending_drops, __ATOMIC_RELAXED) != 0)) report_drops(r);
     pasta_header *h = reserve(r, (uint16_t)kind, slots);
     if (PASTA_UNLIKELY(!h)) {

@@ -92,6 +92,7 @@ PASTA_INTEGER(pasta_priority, int32_t, PASTA_PRIORITY_absent = -2147483647 - 1)
     X(54, kernel_details,    kernel_details,    on_kernel_details, launch_result, 0, 0, 0, "details of kernels", "how a kernel was queued and configured; on request") \
     X(41, pc_sample,         pc_sample,         on_samples,        launch_result, 0, 0, 0, "program counter samples", "stall samples of one program counter") \
     X(49, counter,           counter,           on_counters,       launch_result, 0, 0, 0, "hardware counters", "a hardware counter of one launch, or one instance of it") \
+    X(64, tensor_map,        tensor_map,        on_tensor_maps,    launch_result, 0, 0, 0, "tensor maps", "a tensor map among the arguments of a launch, whose instructions are counted") \
     X(62, instruction_count, instruction_count, on_instruction_counts, launch_result, 0, 0, 0, "executed instructions", "how often a launch executed the instruction at one program counter") \
     X(12, graph_launch,      graph_launch,      on_graph_launches, activity,      0, 0, 0, "graph launches", "a graph launch was submitted") \
     X(13, graph_launch_end,  graph_launch,      on_graph_launches, activity,      0, 0, 0, "graph launch returns", "the graph launch call returned") \
@@ -663,6 +664,15 @@ typedef struct pasta_instruction_count {
     uint64_t unused[6];
 } pasta_instruction_count;
 
+typedef struct pasta_tensor_map {
+    uint64_t ordinal; /* of the launch */
+    uint64_t address; /* of the tensor */
+    uint64_t bytes;   /* from there to the tensor's last element */
+    uint32_t offset;  /* of the map among the kernel's parameters, in bytes */
+    uint32_t box;     /* bytes that one load or store accesses, if all of its box is inside the tensor */
+    uint64_t unused[7];
+} pasta_tensor_map;
+
 typedef struct pasta_probe_data {
     uint64_t offset; /* of the buffer in the probe area */
     uint64_t bytes;
@@ -692,7 +702,7 @@ typedef struct pasta_pad {
 enum {
     PASTA_MAX_SEGMENTS = 4096,
     PASTA_STRING_SLOTS = 65536,
-    PASTA_KINDS = 64,
+    PASTA_KINDS = 128,
     PASTA_SOURCES = 16,
 };
 
@@ -715,7 +725,7 @@ enum {
 };
 
 typedef struct pasta_ring {
-    uint64_t magic;          /* "PASTARN2" */
+    uint64_t magic;          /* "PASTARN3" */
     uint32_t schema;         /* PASTA_SCHEMA */
     uint32_t pid;
     uint32_t sequence;       /* number of earlier rings of this pid (exec) */
@@ -771,17 +781,25 @@ typedef struct pasta_ring {
 #ifdef __cplusplus
 #define _Static_assert static_assert
 #endif
-#define PASTA_MAGIC UINT64_C(0x324e524154534150) /* "PASTARN2" */
+#define PASTA_MAGIC UINT64_C(0x334e524154534150) /* "PASTARN3" */
 #define PASTA_ASSERT_PAYLOAD(number, name, payload, ...)                               \
     _Static_assert((sizeof(pasta_header) + sizeof(pasta_##payload)) % PASTA_SLOT == 0, \
                    "record of " #name " must fill whole slots");
 PASTA_EVENTS(PASTA_ASSERT_PAYLOAD)
 #undef PASTA_ASSERT_PAYLOAD
-#define PASTA_SUM(number, ...) +(UINT64_C(1) << (number))
-#define PASTA_UNION(number, ...) | (UINT64_C(1) << (number))
-_Static_assert((0 PASTA_EVENTS(PASTA_SUM)) == (0 PASTA_EVENTS(PASTA_UNION)), "each event number is used once");
+#define PASTA_BIT(number, high) ((number) / 64 == (high) ? UINT64_C(1) << (number) % 64 : 0)
+#define PASTA_SUM(number, ...) +PASTA_BIT(number, 0)
+#define PASTA_UNION(number, ...) | PASTA_BIT(number, 0)
+#define PASTA_HIGH_SUM(number, ...) +PASTA_BIT(number, 1)
+#define PASTA_HIGH_UNION(number, ...) | PASTA_BIT(number, 1)
+_Static_assert((0 PASTA_EVENTS(PASTA_SUM)) == (0 PASTA_EVENTS(PASTA_UNION)) &&
+                   (0 PASTA_EVENTS(PASTA_HIGH_SUM)) == (0 PASTA_EVENTS(PASTA_HIGH_UNION)),
+               "each event number is used once");
 #undef PASTA_SUM
 #undef PASTA_UNION
+#undef PASTA_HIGH_SUM
+#undef PASTA_HIGH_UNION
+#undef PASTA_BIT
 #define PASTA_ASSERT_NUMBER(number, ...) \
     _Static_assert((number) > 0 && (number) < (int)PASTA_KINDS, "kinds fit the counters of the ring");
 PASTA_EVENTS(PASTA_ASSERT_NUMBER)

@@ -19,6 +19,7 @@
 const pasta_kind pasta_kinds[] = {PASTA_EVENTS(KIND)};
 #define KIND_SLOTS(number, name, payload, ...) \
     [number] = (sizeof(pasta_header) + sizeof(pasta_##payload)) / PASTA_SLOT,
+_Static_assert(sizeof ((pasta_stretch *)NULL)->counts == PASTA_KINDS * sizeof(uint32_t), "a count for each kind");
 static const uint8_t kind_slots[PASTA_KINDS] = {PASTA_EVENTS(KIND_SLOTS)};
 
 int pasta_kind_slots(int kind) { return kind > 0 && kind < PASTA_KINDS ? kind_slots[kind] : 0; }

@@ -16,7 +16,7 @@ typedef struct pasta_stretch {
     uint64_t end;  /* position to stop before; set to where decoding stopped */
     uint32_t final;  /* 1: no producer is left, so unfinished records are skipped */
     uint64_t torn; /* slots of those */
-    uint32_t counts[64]; /* records per kind in [from, end) */
+    uint32_t counts[128]; /* records per kind in [from, end) */
 } pasta_stretch;
 
 /* Maps a ring file; NULL with an errno value, or -1 where it is not (yet) a ring of this schema. */

@@ -2,23 +2,58 @@
 
 from __future__ import annotations
 
+import sys
+
+import pyarrow.parquet as pq
 import pytest
 
-from .conftest import Build, Run
+from .conftest import Build, Ran, Run
 
 pytestmark = pytest.mark.counters  # one process can count at a time
 N, LAUNCHES = 1 << 26, 3
 VADD = ("--n", str(N), "--launches", str(LAUNCHES), "--expect")
-OPTIONS = ("-t", "kernel_freq", "--record", "--set", "nvidia.instructions=true")
+EXECUTED = "sm__inst_executed.sum"
+OPTIONS = ("-t", "instructions", "--record")
+#: Products that cuBLAS computes with tensor stores; prints how many bytes the results have.
+PRODUCTS = """
+import torch
+x = torch.randn(2048, 768, device="cuda", dtype=torch.bfloat16)
+w = torch.randn(768, 3072, device="cuda", dtype=torch.bfloat16)
+for _ in range(3):
+    y = x @ w
+torch.cuda.synchronize()
+print(y.numel() * y.element_size())
+"""
 
 
-def test_instructions_of_vadd(example: Build, native: Run, profiled: Run) -> None:
-    """As many as `sm__inst_executed.sum` counts, and the program is unharmed."""
-    alone = native(example("vadd"), *VADD)
-    run = profiled(example("vadd"), *VADD, options=OPTIONS)
-    assert (run.status, run.stdout) == (alone.status, alone.stdout), run.stderr
+def by_launch(run: Ran) -> dict[int, int]:
     warps: dict[int, int] = {}
     for row in run.rows("instruction_count"):
         warps[row["ordinal"]] = warps.get(row["ordinal"], 0) + row["warps"]
         assert 0 <= row["threads"] <= 32 * row["warps"]
-    assert warps == dict.fromkeys(range(LAUNCHES), 27 << 21), run.stderr
+    return warps
+
+
+def test_instructions_of_vadd(example: Build, native: Run, profiled: Run) -> None:
+    """As many as the hardware's counter, and the program is unharmed."""
+    alone = native(example("vadd"), *VADD)
+    run = profiled(example("vadd"), *VADD, options=OPTIONS)
+    assert (run.status, run.stdout) == (alone.status, alone.stdout), run.stderr
+    warps = by_launch(run)
+    counting = ("-t", "counters", "--record", "--set", f"nvidia.counters={EXECUTED}")
+    counted = profiled(example("vadd"), *VADD, options=counting)
+    expected = {row["ordinal"]: row["value"] for row in counted.rows("counter")}
+    assert len(expected) == LAUNCHES
+    assert warps == expected, run.stderr
+
+
+def test_bytes_of_tensor_stores(native: Run, profiled: Run) -> None:
+    """The boxes that a product's kernel stores are its result."""
+    alone = native(sys.executable, "-c", PRODUCTS)
+    run = profiled(sys.executable, "-c", PRODUCTS, options=OPTIONS)
+    assert (run.status, run.stdout) == (alone.status, alone.stdout), run.stderr
+    stored: dict[int, int] = {}
+    path = run.directory / "results" / "instructions" / "launch_tensor_stores.parquet"
+    for row in pq.read_table(path).to_pylist():
+        stored[row["launch"]] = stored.get(row["launch"], 0) + row["bytes"]
+    assert list(stored.values()) == 3 * [int(run.stdout)], run.stderr

@@ -51,6 +51,8 @@ def test_instructions_of_every_launch(play: Play) -> None:
         expected |= of_blocks(ordinal, blocks)
     assert counts(played) == expected
     assert len(played["counter"]) == 0
+    maps = played.rows("tensor_map", "ordinal", "address", "bytes", "offset", "box")
+    assert maps == [(5, 0x7F00_0000_0000, 511 * 4096 + 2 * 1024, 8, 2 * 8 * 32)]
     assert "helper" in {name for (name,) in played.rows("instruction_count", "name")}
 
 

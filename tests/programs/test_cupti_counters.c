@@ -110,7 +110,7 @@ static void launch(uint64_t context, uint64_t ordinal) {
     bool selected = pasta_probe_takes(&e).probed;
     launching = (uint32_t)(1 + ordinal % 7);
     CHECK(!pasta_cupti_counters_decide(&e));
-    pasta_cupti_counters_launching(context, false);
+    pasta_cupti_counters_launching(context, &(pasta_cupti_arguments){0});
     fake_cupti_count(context, (uint32_t[]){launching, 1, 1}, (uint32_t[]){64, 1, 1});
     uint64_t ns = pasta_cupti_counters_launched(true);
     CHECK(ns == (selected && !strcmp(mode, "kernel") ? 700 : 0));
@@ -123,7 +123,7 @@ static void *run(void *number) {
         uint64_t ordinal = (uint64_t)(uintptr_t)number * LAUNCHES + i, context = 1 + ordinal / 3 % CONTEXTS;
         launch(context, ordinal);
         if (i % 25 == 24) {
-            pasta_cupti_counters_launching(context, true); /* a graph */
+            pasta_cupti_counters_launching(context, NULL); /* a graph */
             pasta_cupti_counters_launched(true);
             pasta_cupti_counters_context_destroyed(context);
         }

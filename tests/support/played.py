@@ -90,7 +90,7 @@ def read_ring(path: Path, played: Played) -> None:
     lib.pasta_scan(stretch)
     assert stretch.torn == 0
     assert sum(ring.dropped) == 0
-    outputs, buffers = ffi.new("void *[64]"), {}
+    outputs, buffers = ffi.new(f"void *[{lib.PASTA_KINDS}]"), {}
     for kind, number in abi.KINDS.items():
         if stretch.counts[number] and kind not in abi.UNRECORDED:
             table = np.zeros(stretch.counts[number], abi.dtype(kind))

@@ -135,7 +135,7 @@ def records(path: Path) -> list[dict[str, Any]]:
 def decode(stretch: Any) -> dict[str, np.ndarray[Any, Any]]:
     """Scans and gathers a stretch into one array for each kind."""
     lib.pasta_scan(stretch)
-    outputs, tables = ffi.new("void *[64]"), {}
+    outputs, tables = ffi.new(f"void *[{lib.PASTA_KINDS}]"), {}
     for kind, number in abi.KINDS.items():
         if stretch.counts[number] and kind not in abi.UNRECORDED:
             tables[kind] = np.zeros(stretch.counts[number], abi.dtype(kind))

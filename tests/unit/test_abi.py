@@ -49,7 +49,7 @@ def test_categories_and_labels() -> None:
     assert abi.kinds_of("launch") == ("kernel_launch",)
     assert abi.kinds_of("launch_return", "launch_result") == (
         "kernel_launch_end", "kernel_complete", "pc_sample", "counter", "kernel_details",
-        "instruction_count",
+        "instruction_count", "tensor_map",
     )  # fmt: skip
     for kind in abi.kinds_of("launch_return", "launch_result"):
         assert "ordinal" in (abi.dtype(kind).names or ())

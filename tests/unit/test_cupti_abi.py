@@ -56,9 +56,14 @@ STRUCTS: dict[str, tuple[str, dict[str, str]]] = {
             "block": "blockDimX blockDimY blockDimZ",
             "shared": "sharedMemBytes",
             "stream": "hStream",
+            "parameters": "kernelParams",
+            "extra": "extra",
         },
     ),
-    "launch_ex": ("cuLaunchKernelEx_params", {"config": "config", "function": "f"}),
+    "launch_ex": (
+        "cuLaunchKernelEx_params",
+        {"config": "config", "function": "f", "parameters": "kernelParams", "extra": "extra"},
+    ),
     "config": (
         "CUlaunchConfig",
         {
@@ -612,7 +617,8 @@ ENUMERATORS = {
 #: Enumerators that not every version has.
 LATER_ENUMERATORS = {"MIG_DEVICE", "WSL_DEVICE"}
 #: Not the vendor's.
-OWN = {"12_6", "13_1", "13_4", "MAX_CALL"}
+#: CU_LAUNCH_PARAM_* are pointers in cuda.h, which no constant expression has.
+OWN = {"12_6", "13_1", "13_4", "MAX_CALL", "EXTRA_BUFFER", "EXTRA_BYTES"}
 #: Arguments that the source reads as 64-bit words: call -> fields in a row ("": not read).
 _LINEAR = {
     f"cuMemcpy{way}{kind}": f"{to} {source} ByteCount{' hStream' * bool(kind)}".replace("_v2", "")

@@ -21,6 +21,7 @@ OF_TOOLS = (
 )  # fmt: skip
 OF_ONE_TOOL = {
     "event_trace": ("pasta.report.exports",),
+    "instructions": ("pasta.sass",),
     "pc_samples": ("pasta.sass.places", "pasta.stalls.samples"),
     "record_accesses": ("pasta.run.accesses",),
     "tensor_stalls": ("pasta.errors", "pasta.stalls"),

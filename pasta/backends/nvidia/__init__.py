@@ -277,6 +277,7 @@ class Nvidia(Backend):
                 "pc_sample": "requires CUPTI, which excludes the Sanitizer",
                 "counter": "requires CUPTI, which excludes the Sanitizer",
                 "instruction_count": "requires CUPTI, which excludes the Sanitizer",
+                "tensor_map": "requires CUPTI, which excludes the Sanitizer",
             },
         ),
         Source(
@@ -288,7 +289,7 @@ class Nvidia(Backend):
                 graph_launch graph_launch_end memory_alloc memory_free memory_copy memory_set
                 copy_complete uvm_attach uvm_prefetch uvm_advise uvm_fault uvm_migration
                 uvm_thrashing sync event_create event_destroy event_record event_wait overhead
-                clock_error counter instruction_count pc_sample device_name stream_id
+                clock_error counter instruction_count tensor_map pc_sample device_name stream_id
                 module_hash cluster registers shared_static shared_dynamic local
                 graph_node_of_launch graph_node_of_copy vendor_flags copy_addresses copy_devices
                 wait_times"""
@@ -304,6 +305,7 @@ class Nvidia(Backend):
                 "samples",
                 "instruction_count": "if a tool needs them or `nvidia.instructions` is set; not "
                 "with counters or PC samples",
+                "tensor_map": "with `instruction_count`",
                 "device_name": "if all devices of the machine are the same model",
                 "copy_addresses": "not of nodes of graphs",
             },

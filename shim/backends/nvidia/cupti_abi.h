@@ -262,6 +262,7 @@ typedef struct pasta_cupti_launch {
     uint64_t function;
     uint32_t grid[3], block[3], shared;
     uint64_t stream;
+    void *const *parameters, *const *extra; /* addresses of parameters; else keys and values, with all in one buffer */
 } pasta_cupti_launch;
 
 typedef struct pasta_cupti_attribute {
@@ -282,7 +283,10 @@ typedef struct pasta_cupti_config {
 typedef struct pasta_cupti_launch_ex {
     const pasta_cupti_config *config;
     uint64_t function;
+    void *const *parameters, *const *extra;
 } pasta_cupti_launch_ex;
+
+enum { PASTA_CUPTI_EXTRA_BUFFER = 1, PASTA_CUPTI_EXTRA_BYTES = 2 }; /* keys of `extra` */
 
 /* Memory of one side of a copy of rows. */
 enum { PASTA_CUPTI_HOST = 1, PASTA_CUPTI_ON_DEVICE = 2, PASTA_CUPTI_ARRAY = 3, PASTA_CUPTI_UNIFIED = 4 };

@@ -10,10 +10,12 @@ typedef struct row row;
 typedef void handler(const pasta_cupti_call *call, const row *row, const uint64_t *arguments);
 struct row {
     handler *handle;
-    uint8_t what;    /* a PASTA_COPY_*, PASTA_MEMORY_* or size, as the handler takes it */
+    uint8_t what;    /* a PASTA_COPY_*, PASTA_MEMORY_*, size or HAS_EXTRA, as the handler takes it */
     bool async;
     bool per_thread; /* stream 0 is the default stream of the thread */
 };
+
+enum { HAS_EXTRA = 1 }; /* `what` of a launch; cooperative ones have no such argument */
 
 /* Of the call that this thread is in. */
 static _Thread_local struct {
@@ -91,7 +93,8 @@ static pasta_nv_function look_up(const pasta_nv_launch *launch) {
 
 typedef bool decision(const pasta_kernel_launch *launch);
 
-static void launch(const pasta_cupti_call *c, const pasta_nv_launch *l, uint64_t stream, uint32_t shared) {
+static void launch(const pasta_cupti_call *c, const pasta_nv_launch *l, uint64_t stream, uint32_t shared,
+                   void *const *parameters, void *const *extra) {
     if (is_captured(stream)) return;
     pasta_nv_function f = pasta_nv_function_of(l, look_up); /* slow, so before the record is reserved */
     pasta_nv_work w = work_of(c, stream);
@@ -105,7 +108,7 @@ static void launch(const pasta_cupti_call *c, const pasta_nv_launch *l, uint64_t
     uint64_t time = pasta_nv_record_launch(l, &f, &w, selected ? decide : NULL);
     submitted(c, PASTA_CUPTI_A_LAUNCH, &w, time);
     if (by_launch) pasta_cupti_samples_launching(c->api.context);
-    if (counts) pasta_cupti_counters_launching(c->api.context, false);
+    if (counts) pasta_cupti_counters_launching(c->api.context, &(pasta_cupti_arguments){l->function, parameters, extra});
     if (!time) return;
     here.correlation = c->correlation;
     here.work = w;
@@ -130,7 +133,8 @@ static void on_launch(const pasta_cupti_call *c, const row *r, const uint64_t *a
     pasta_nv_launch l = {.context = c->api.context, .function = p->function, .name = c->api.symbol};
     memcpy(l.grid, p->grid, sizeof l.grid);
     memcpy(l.block, p->block, sizeof l.block);
-    launch(c, &l, stream_of(r, p->stream), p->shared);
+    launch(c, &l, stream_of(r, p->stream), p->shared, p->parameters,
+           r->what == HAS_EXTRA ? p->extra : NULL);
 }
 
 static void on_launch_ex(const pasta_cupti_call *c, const row *r, const uint64_t *a) {
@@ -146,7 +150,7 @@ static void on_launch_ex(const pasta_cupti_call *c, const row *r, const uint64_t
     memcpy(l.block, config->block, sizeof l.block);
     for (uint32_t i = 0; config->attributes && i < config->count; i++)
         if (config->attributes[i].id == PASTA_CUPTI_CLUSTER) memcpy(l.cluster, config->attributes[i].value, sizeof l.cluster);
-    launch(c, &l, stream_of(r, config->stream), config->shared);
+    launch(c, &l, stream_of(r, config->stream), config->shared, p->parameters, p->extra);
 }
 
 static void on_graph(const pasta_cupti_call *c, const row *r, const uint64_t *a) {
@@ -154,7 +158,7 @@ static void on_graph(const pasta_cupti_call *c, const row *r, const uint64_t *a)
     if (entering(c)) {
         if (is_captured(stream)) return;
         if (pasta_cupti_samples_by_launch()) pasta_cupti_samples_launching(c->api.context); /* not of its nodes */
-        pasta_cupti_counters_launching(c->api.context, true);
+        pasta_cupti_counters_launching(c->api.context, NULL);
         pasta_nv_work w = work_of(c, stream);
         uint64_t time = pasta_nv_record_graph(true, a[0], PASTA_ABSENT_U64, false, &w);
         submitted(c, PASTA_CUPTI_A_GRAPH, &w, time);
@@ -477,7 +481,7 @@ static void on_other(const pasta_cupti_call *c, const row *r, const uint64_t *a)
 }
 
 static const row rows[PASTA_CUPTI_MAX_CALL] = {
-    BOTH(LaunchKernel, _ptsz, on_launch, 0, true),
+    BOTH(LaunchKernel, _ptsz, on_launch, HAS_EXTRA, true),
     BOTH(LaunchCooperativeKernel, _ptsz, on_launch, 0, true),
     BOTH(LaunchKernelEx, _ptsz, on_launch_ex, 0, true),
     BOTH(GraphLaunch, _ptsz, on_graph, 0, true),

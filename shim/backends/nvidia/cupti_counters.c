@@ -339,7 +339,7 @@ static counted *counted_in(uint64_t context) {
 
 bool pasta_cupti_counters_decide(const pasta_kernel_launch *launch) {
     here.selected = pasta_probe_takes(launch).probed;
-    here.launch = (pasta_cupti_counted_launch){launch->ordinal, launch->name};
+    here.launch = (pasta_cupti_counted_launch){launch->ordinal, launch->name, {0}};
     return false; /* it has no probes */
 }
 
@@ -376,7 +376,8 @@ static void count_range(uint64_t context, bool selected) {
     c->last = here.launch.ordinal;
 }
 
-void pasta_cupti_counters_launching(uint64_t context, bool of_graph) {
+void pasta_cupti_counters_launching(uint64_t context, const pasta_cupti_arguments *arguments) {
+    bool of_graph = !arguments;
     bool selected = here.selected && !of_graph;
     if (!is_on() || (of_graph && settings.ranges)) return;
     if (!of_graph) here.selected = false;
@@ -392,6 +393,7 @@ void pasta_cupti_counters_launching(uint64_t context, bool of_graph) {
     }
     here.locked = true;
     here.ns = 0;
+    if (arguments) here.launch.arguments = *arguments;
     if (selected && settings.instructions) count_instructions(context);
     else if (selected) count_kernel(context);
     if (!here.counts && !settings.instructions) time_kernels(true);

@@ -131,7 +131,10 @@ static void flush(uint64_t context, const uint64_t *ids, const pasta_cupti_count
 void pasta_cupti_instructions_end(uint64_t context, const pasta_cupti_counted_launch *launch) {
     uint32_t device = 0;
     if (failed(pasta_cupti.device_of(context, &device), "cuptiGetDeviceId")) return;
-    if (launch && wait_for_kernels()) flush(context, devices[device].ids, launch);
+    if (launch && wait_for_kernels()) {
+        pasta_cupti_publish_tensor_maps(pasta_nv_place_here(context), launch);
+        flush(context, devices[device].ids, launch);
+    }
     pasta_cupti_sass_disable disable = {.size = sizeof disable, .context = context};
     devices[device].failed = failed(cupti.disable(&disable), "cuptiSassMetricsDisable");
 }

@@ -15,6 +15,7 @@ static void find_driver(void) {
     *(void **)&pasta_cuda.function_attribute = dlsym(library, "cuFuncGetAttribute");
     *(void **)&pasta_cuda.function_name = dlsym(library, "cuFuncGetName");
     *(void **)&pasta_cuda.kernel_function = dlsym(library, "cuKernelGetFunction");
+    *(void **)&pasta_cuda.parameter = dlsym(library, "cuFuncGetParamInfo");
     *(void **)&pasta_cuda.is_capturing = dlsym(library, "cuStreamIsCapturing");
     *(void **)&pasta_cuda.range = dlsym(library, "cuMemGetAddressRange_v2");
     *(void **)&pasta_cuda.synchronize = dlsym(library, "cuCtxSynchronize");

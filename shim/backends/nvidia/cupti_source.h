@@ -41,6 +41,7 @@ typedef struct pasta_cupti_driver {
     int32_t (*function_attribute)(int32_t *value, int32_t attribute, uint64_t function);
     int32_t (*function_name)(const char **name, uint64_t function);
     int32_t (*kernel_function)(uint64_t *function, uint64_t kernel);
+    int32_t (*parameter)(uint64_t function, uint64_t index, uint64_t *offset, uint64_t *bytes); /* since 12.4 */
     int32_t (*is_capturing)(uint64_t stream, int32_t *status);
     int32_t (*range)(uint64_t *base, uint64_t *bytes, uint64_t address);
     int32_t (*synchronize)(void); /* the current context */
@@ -103,9 +104,15 @@ void pasta_cupti_samples_finish(void); /* the process exits */
 
 /* ---- cupti_instructions.c: executed instructions of one launch at a time: calls come under the lock of counters ---- */
 
+typedef struct pasta_cupti_arguments {
+    uint64_t function;
+    void *const *parameters, *const *extra; /* as pasta_cupti_launch has them */
+} pasta_cupti_arguments;
+
 typedef struct pasta_cupti_counted_launch {
     uint64_t ordinal;
     pasta_string_id name; /* of the kernel */
+    pasta_cupti_arguments arguments;
 } pasta_cupti_counted_launch;
 
 bool pasta_cupti_instructions_start(void); /* false: not asked for, or a failure, which is reported */
@@ -115,6 +122,10 @@ void pasta_cupti_instructions_end(uint64_t context, const pasta_cupti_counted_la
 bool pasta_cupti_instructions_waits(void); /* this thread, in a call of ours that CUPTI reports */
 void pasta_cupti_instructions_finish(void);
 
+/* ---- cupti_tensor_maps.c: tensor maps among the arguments of a launch ---- */
+
+void pasta_cupti_publish_tensor_maps(pasta_nv_place place, const pasta_cupti_counted_launch *launch);
+
 /* ---- cupti_counters.c: hardware counters, or instructions, by launch; no-ops unless they are asked for ---- */
 
 void pasta_cupti_counters_start(void); /* a failure is reported, and nothing is counted */
@@ -122,7 +133,7 @@ bool pasta_cupti_counters_on(void);
 /* `decide` gets the record of a launch that is selected; `launching` comes before every launch, of a graph too, whose
  * nodes are not selected; `launched` at its return. */
 bool pasta_cupti_counters_decide(const pasta_kernel_launch *launch);
-void pasta_cupti_counters_launching(uint64_t context, bool of_graph);
+void pasta_cupti_counters_launching(uint64_t context, const pasta_cupti_arguments *arguments); /* NULL: of a graph */
 bool pasta_cupti_counters_wait(void); /* for the context, around a selected launch */
 uint64_t pasta_cupti_counters_launched(bool succeeded); /* ns that it took, where it was counted; else 0 */
 void pasta_cupti_counters_context_destroyed(uint64_t context);

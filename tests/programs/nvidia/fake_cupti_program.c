@@ -116,7 +116,7 @@ static pasta_cupti_kernel kernel(uint32_t correlation, uint64_t stream, const ui
 }
 
 static uint32_t launch(uint64_t function, const char *name, uint32_t blocks, uint64_t stream) {
-    pasta_cupti_launch l = {function, {blocks, 2, 1}, {64, 1, 1}, 256, stream};
+    pasta_cupti_launch l = {function, {blocks, 2, 1}, {64, 1, 1}, 256, stream, NULL, NULL};
     uint32_t correlation = begin(PASTA_CUPTI_cuLaunchKernel, &l, name);
     end(PASTA_CUPTI_cuLaunchKernel, &l, correlation, 0);
     return correlation;
@@ -180,14 +180,14 @@ static void play_launches(void) {
     ran(launch(FUNCTION + 1, NULL, 4, 1), 0, 4);                         /* its name is asked for; the legacy stream */
     pasta_cupti_attribute attributes[] = {{2, 0, {1}}, {PASTA_CUPTI_CLUSTER, 0, {2, 1, 1}}};
     pasta_cupti_config config = {{16, 1, 1}, {128, 1, 1}, 64, 0, attributes, 2};
-    pasta_cupti_launch_ex ex = {&config, FUNCTION + 0x102};
+    pasta_cupti_launch_ex ex = {&config, FUNCTION + 0x102, NULL, NULL};
     uint32_t correlation = begin(PASTA_CUPTI_cuLaunchKernelEx_ptsz, &ex, "_Z7clusterv");
     end(PASTA_CUPTI_cuLaunchKernelEx_ptsz, &ex, correlation, 0);
     pasta_cupti_kernel k = kernel(correlation, 2, config.grid, config.block, 64);
     k.cluster[0] = 2, k.cluster[1] = k.cluster[2] = 1, k.active_clusters = 66;
     k.queued = k.start - 2000, k.submitted = k.start - 1000;
     record(&k);
-    pasta_cupti_launch refused = {FUNCTION, {1, 1, 1}, {2048, 1, 1}, 0, STREAM};
+    pasta_cupti_launch refused = {FUNCTION, {1, 1, 1}, {2048, 1, 1}, 0, STREAM, NULL, NULL};
     correlation = begin(PASTA_CUPTI_cuLaunchKernel, &refused, KERNEL);
     end(PASTA_CUPTI_cuLaunchKernel, &refused, correlation, 1);
     k = kernel(launch(FUNCTION, KERNEL, 5, STREAM), STREAM, (uint32_t[]){5, 2, 1}, (uint32_t[]){64, 1, 1}, 256);
@@ -474,7 +474,7 @@ static void work_area(const work_step *s) {
 }
 
 static void work_launch(const work_step *s) {
-    pasta_cupti_launch l = {FUNCTION, {0}, {0}, (uint32_t)work_number(s, 7), work_value(s, 9)};
+    pasta_cupti_launch l = {FUNCTION, {0}, {0}, (uint32_t)work_number(s, 7), work_value(s, 9), NULL, NULL};
     for (int axis = 0; axis < 3; axis++) {
         l.grid[axis] = (uint32_t)work_number(s, 1 + axis);
         l.block[axis] = (uint32_t)work_number(s, 4 + axis);
@@ -620,7 +620,12 @@ static void play_windows(void) {
 
 /* Kernels of a context, which run inside the call as often as passes need; a record for each time. */
 static void counted_launch(uint64_t context, uint32_t id, const char *name, uint32_t blocks, int32_t result) {
-    pasta_cupti_launch l = {FUNCTION + (name != KERNEL) + 2 * (context != CONTEXT), {blocks, 1, 1}, {64, 1, 1}, 0, STREAM};
+    /* a number, and a map of bf16 (1024, 512) at 0x7f0000000000 with boxes of (8, 32) */
+    uint64_t arguments[] = {blocks, 0x7f0000000000, 0x10000008510, 0, 0, 0x1ff000003ff, 0, 0x700000000000000, 0x1f};
+    uint64_t bytes = sizeof arguments;
+    void *extra[] = {(void *)PASTA_CUPTI_EXTRA_BUFFER, arguments, (void *)PASTA_CUPTI_EXTRA_BYTES, &bytes, NULL};
+    pasta_cupti_launch l = {FUNCTION + (name != KERNEL) + 2 * (context != CONTEXT), {blocks, 1, 1}, {64, 1, 1}, 0, STREAM,
+                            NULL, name != KERNEL ? extra : NULL};
     uint32_t correlation = __atomic_add_fetch(&correlations, 1, __ATOMIC_RELAXED);
     uint64_t user = 0, times = 0;
     pasta_cupti_call c = {{0, "call", &l, NULL, name, context}, (uint32_t)context & 0xff, &user, correlation};

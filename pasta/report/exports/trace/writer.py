@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 #: Not drawn: kinds that describe other events, or are shown in tables.
 _NOT_DRAWN = frozenset(
     {
-        "python_frame", "python_sample", "pad", "pc_sample", "counter", "instruction_count",
+        "python_frame", "python_sample", "pad", "pc_sample", "counter", "tensor_map",
+        "instruction_count",
         "probe_data", "graph_node", "graph_instantiate", "host_frame", "host_stack",
     }
 )  # fmt: skip
