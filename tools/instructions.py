@@ -304,7 +304,7 @@ class Instructions(Tool):
         if self.launches and not any(rows["instruction"]):
             yield (
                 "opcodes, operations and tensor stores are unknown: they need the modules"
-                " (--record) and nvdisasm (a CUDA toolkit, or pip install nvidia-cuda-nvdisasm)"
+                " (--record) and a disassembler (see `pasta doctor`)"
             )
         if len(stored):
             yield (

@@ -114,5 +114,12 @@ def test_preset_all_omits_tools_that_need_settings_or_keep_every_access() -> Non
     config = Config()
     config.load("all")
     others = {"mem_trace", "record_accesses", "uvm_advisor", "counters", "pc_samples"}
-    others |= {"host_samples", "block_schedule", "pc_dependency", "tensor_stalls", "values"}
+    others |= {
+        "host_samples",
+        "instructions",
+        "block_schedule",
+        "pc_dependency",
+        "tensor_stalls",
+        "values",
+    }
     assert sorted(config.tools) == sorted(set(built_in_names()) - others)
