@@ -10,6 +10,7 @@ import hashlib
 import os
 import sys
 
+sys.path.append(sys.path.pop(0))  # last: this folder has an accelerate, as Hugging Face does
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 os.environ.setdefault("XLA_FLAGS", "--xla_gpu_deterministic_ops=true")
