@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from pasta.lazy import np
@@ -52,7 +53,8 @@ class Instructions(Tool):
         self.groups = Groups(self.places, "warps", "threads")
         self.launches: dict[int, int] = {}  # kernel name ids of counted launches
         self.modules: dict[int, None] = {}  # hashes, in the order of their loads
-        self.maps: dict[int, list[tuple[int, int, int, int]]] = {}  # offset, object, bytes, box
+        #: By launch: objects and bytes of a box, by the map's place among the parameters.
+        self.maps: dict[int, dict[int, tuple[int, int]]] = {}
         self.of_launches: list[NDArray[Any]] = []  # with tensor maps
         self.kept = self.left_out = 0  # rows of these, launches
 
@@ -62,12 +64,13 @@ class Instructions(Tool):
 
     def on_tensor_maps(self, maps: NDArray[Any]) -> None:
         """Keep the maps of each launch, with the objects they are in."""
+        if self.kept > _MAX_ROWS:
+            self.left_out += len(np.unique(maps["ordinal"]))
+            return
         objects = self.context.objects.lookup(maps["address"], maps["index"])
-        for ordinal, *map in zip(
-            maps["ordinal"].tolist(), maps["offset"].tolist(), objects.tolist(),
-            maps["bytes"].tolist(), maps["box"].tolist(), strict=True,
-        ):  # fmt: skip
-            self.maps.setdefault(ordinal, []).append(tuple(map))
+        columns = (maps["ordinal"], maps["offset"], objects, maps["box"])
+        for ordinal, offset, object, box in zip(*(each.tolist() for each in columns), strict=True):
+            self.maps.setdefault(ordinal, {})[offset] = (object, box)
 
     def on_instruction_counts(self, counts: NDArray[Any]) -> None:
         """Add the executions, and keep those of launches with tensor maps."""
@@ -79,10 +82,8 @@ class Instructions(Tool):
             kernels, functions, counts["symbol"], counts["pc"],
             warps=counts["warps"].astype(np.int64), threads=counts["threads"].astype(np.int64),
         )  # fmt: skip
-        mapped = np.isin(counts["ordinal"], np.fromiter(self.maps, np.uint64, len(self.maps)))
-        if self.kept > _MAX_ROWS:
-            self.left_out += len(np.unique(counts["ordinal"][mapped]))
-            return
+        with_maps = [ordinal for ordinal in ordinals.tolist() if ordinal in self.maps]
+        mapped = np.isin(counts["ordinal"], np.asarray(with_maps, np.uint64))
         fields = ["ordinal", "symbol", "pc", "warps", "threads"]
         rows = np.empty(int(mapped.sum()), [("function", "u4"), *((f, "u8") for f in fields)])
         rows["function"] = functions[mapped]
@@ -150,14 +151,11 @@ class Instructions(Tool):
 
     def _kernels(self, rows: dict[str, Any]) -> Table:
         columns = _summed(rows, ("kernel",))
-        names = kernel_names(self.context, np.asarray(list(self.launches.values()), np.uint32))
-        launches = {name: names.count(name) for name in set(names)}
+        kernels = columns.pop("kernel")
+        ids = np.asarray(list(self.launches.values()), np.uint32)
+        launches = Counter(kernel_names(self.context, ids))
         return self._table(
-            {
-                "kernel": columns.pop("kernel"),
-                "launches": [launches.get(name, 0) for name in columns.pop("key")],
-                **columns,
-            },
+            {"kernel": kernels, "launches": [launches[name] for name in kernels], **columns},
             ("kernel",),
             "Instructions by kernel",
             sums=("launches", *_SUMS),
@@ -192,7 +190,6 @@ class Instructions(Tool):
         hidden: frozenset[str] = frozenset(),
     ) -> Table:
         warps = np.asarray(columns["warps"], np.int64)
-        columns.pop("key", None)
         lanes = np.asarray(columns["threads"], np.float64) / np.maximum(warps, 1)
         return Table(
             {**columns, "lanes": lanes, "share": shares(warps, int(warps.sum()))},
@@ -233,15 +230,15 @@ class Instructions(Tool):
             ordinals, first = np.unique(mine["ordinal"], return_index=True)
             for ordinal, part in zip(ordinals.tolist(), np.split(mine, first[1:]), strict=True):
                 counts = _by_instruction(part, len(text.form))
-                maps = {offset: rest for offset, *rest in self.maps[ordinal]}
                 for store in stores:
                     boxes = executed(store, *counts)
-                    if boxes and store.offset in maps:
-                        object, _, box = maps[store.offset]
+                    map = None if store.offset is None else self.maps[ordinal].get(store.offset)
+                    if map is None:
+                        unknown += boxes
+                    elif boxes:
+                        object, box = map
                         kernel = self.launches[ordinal]
                         found.append((ordinal, kernel, object, boxes, boxes * box))
-                    else:
-                        unknown += boxes
         stored = np.asarray(found, _STORED)
         return combined(stored, ["launch", "kernel", "object"]), unknown
 
@@ -350,7 +347,7 @@ class _Modules:
 
 
 def _summed(rows: dict[str, Any], keys: tuple[str, ...]) -> dict[str, Any]:
-    """Sums by some columns, most executions first; `key`: the first of these columns."""
+    """Sums by some columns, most executions first."""
     numbers: dict[tuple[str, ...], int] = {}
     of = [
         numbers.setdefault(key, len(numbers)) for key in zip(*(rows[k] for k in keys), strict=True)
@@ -363,7 +360,7 @@ def _summed(rows: dict[str, Any], keys: tuple[str, ...]) -> dict[str, Any]:
     columns: dict[str, Any] = {
         key: [column[at] for at in order.tolist()] for key, column in zip(keys, names, strict=True)
     }
-    return {**columns, "key": columns[keys[0]], **{name: sums[name][order] for name in _SUMS}}
+    return {**columns, **{name: sums[name][order] for name in _SUMS}}
 
 
 def _by_instruction(rows: NDArray[Any], count: int) -> tuple[NDArray[Any], NDArray[Any]]:

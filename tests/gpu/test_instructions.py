@@ -57,3 +57,21 @@ def test_bytes_of_tensor_stores(native: Run, profiled: Run) -> None:
     for row in pq.read_table(path).to_pylist():
         stored[row["launch"]] = stored.get(row["launch"], 0) + row["bytes"]
     assert list(stored.values()) == 3 * [int(run.stdout)], run.stderr
+
+
+def test_tensor_stores_with_maps_of_the_driver(kernels: str, profiled: Run) -> None:
+    """Boxes that are partly outside of their tensors count as a whole."""
+    run = profiled(kernels, "tensor", options=OPTIONS)
+    assert run.status == 0, run.stderr
+    words = [line.split() for line in run.stdout.splitlines() if line.startswith("object ")]
+    addresses = {role: int(address, 0) for _, role, address, _ in words}
+    path = run.directory / "results" / "instructions" / "tensor_stores.parquet"
+    found = {
+        row["kernel"]: (row["object_address"], row["stores"], row["bytes"])
+        for row in pq.read_table(path).to_pylist()
+    }
+    assert found == {
+        "tensor_1d": (addresses["to1"], 4, 4 * 256 * 4),
+        "tensor_2d": (addresses["to2"], 16, 16 * 32 * 16 * 4),
+        "tensor_3d": (addresses["to3"], 27, 27 * 16 * 8 * 4 * 4),
+    }, run.stderr
