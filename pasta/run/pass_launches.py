@@ -22,7 +22,7 @@ from pasta.progress import report_progress
 from pasta.run.directory import RunDirectory
 from pasta.run.events import parts, read_batches, read_kind
 from pasta.run.files import batches, open_parquet, reading
-from pasta.run.results import stored_tables
+from pasta.run.results import read_table, stored_tables
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 #: The tool and the table with the bytes of each launch; its columns, the first with all bytes.
 COUNTS, _TABLE = "access_count", "launches"
 BYTES = ("bytes", "read_bytes", "write_bytes", "atomic_bytes")
+#: The tool and the table with the bytes that tensor stores of each launch wrote.
+INSTRUCTIONS, _STORES = "instructions", "launch_tensor_stores"
 _COMPLETE, _LAUNCH, _DEVICE = "kernel_complete", "kernel_launch", "device"
 
 
@@ -66,6 +68,11 @@ class RecordedPass:
         return _COMPLETE in self.kinds
 
     @property
+    def has_counts(self) -> bool:
+        """Whether executed instructions were counted: then a source gives no device times."""
+        return "instruction_count" in self.kinds
+
+    @property
     def has_bytes(self) -> bool:
         """Whether the bytes of launches were counted. Raises RunError."""
         return _TABLE in stored_tables(self.run.results).get(COUNTS, ())
@@ -83,7 +90,8 @@ class PassLaunches:
 
     `time`: ns on the device, -1 if unknown. `bytes`: requested bytes of global memory by name in
     BYTES, 0 for launches that were not probed; empty if they were not counted, and without parts if
-    an older PASTA counted them. `peak`: bytes per second of devices' memory, by device.
+    an older PASTA counted them. `peak`: bytes per second of devices' memory, by device. `stored`:
+    bytes (uint64) that tensor stores wrote, inferred from executed instructions.
     """
 
     rows: NDArray[Any]  # LAUNCH of pasta.processors.launch_keys
@@ -92,6 +100,7 @@ class PassLaunches:
     time: NDArray[Any]
     bytes: dict[str, NDArray[Any]]
     peak: dict[int, int]
+    stored: NDArray[Any]
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -135,7 +144,30 @@ class Reader:
         at, known = places_of(rows["ordinal"], self._ordinals)
         time[at] = self._taken[known]
         bytes = {} if self._times or not self._of.has_bytes else self._bytes(rows["ordinal"])
-        return PassLaunches(rows, self.keys.kernels, self.keys.sites, time, bytes, self._peak)
+        return PassLaunches(
+            rows,
+            self.keys.kernels,
+            self.keys.sites,
+            time,
+            bytes,
+            self._peak,
+            self._stored(rows["ordinal"]),
+        )
+
+    def _stored(self, ordinals: NDArray[Any]) -> NDArray[Any]:
+        found = np.zeros(len(ordinals), np.uint64)
+        results = self._of.run.results
+        if not self._of.has_counts or _STORES not in stored_tables(results).get(INSTRUCTIONS, ()):
+            return found
+        table = read_table(results, INSTRUCTIONS, _STORES)
+        with reading(results / INSTRUCTIONS / f"{_STORES}.parquet"):
+            launches, bytes = (
+                to_numpy(table.column(name).cast(pa.uint64()).combine_chunks(), 0)
+                for name in ("launch", "bytes")
+            )
+        at, known = places_of(ordinals, launches)
+        np.add.at(found, at, bytes[known])
+        return found
 
     def _bytes(self, ordinals: NDArray[Any]) -> dict[str, NDArray[Any]]:
         run = self._of.run

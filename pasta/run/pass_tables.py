@@ -19,6 +19,8 @@ from pasta.tool import Result
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+#: Columns that tensor stores belong to.
+_WITH_STORES = frozenset({"bytes", "write_bytes"})
 #: Names of the passes.
 TIMES, ACCESSES = "times", "accesses"
 #: The result with the tables.
@@ -75,8 +77,15 @@ class Joined:
         return np.asarray(self.accesses.rows["probed"][self.pairs.other])
 
     def bytes(self, name: str) -> NDArray[Any]:
-        """Bytes (uint64) of a column of BYTES, which the accesses have."""
-        return np.asarray(self.accesses.bytes[name][self.pairs.other])
+        """Bytes (uint64) of a column of BYTES, which the accesses have; tensor stores, which no
+        access shows, among them."""
+        stored = self.stored if name in _WITH_STORES else 0
+        return np.asarray(self.accesses.bytes[name][self.pairs.other] + stored)
+
+    @cached_property
+    def stored(self) -> NDArray[Any]:
+        """Bytes (uint64) that tensor stores wrote, as the other pass implies."""
+        return np.asarray(self.times.stored[self.pairs.one])
 
     @cached_property
     def measured(self) -> NDArray[Any]:
@@ -253,6 +262,12 @@ class Joined:
             found.append(
                 f"bytes are of the {probed:,} probed of {len(self.pairs):,} joined launches;"
                 " GB/s is of these launches alone"
+            )
+        inferred = int(self.stored[self.probed].sum(dtype=np.uint64))
+        if inferred:
+            found.append(
+                f"bytes include {formatted(inferred, 'bytes')} of tensor stores, inferred from"
+                f" executed instructions of {TIMES}"
             )
         untimed = int((self.time < 0).sum())
         if untimed:

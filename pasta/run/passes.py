@@ -58,7 +58,8 @@ def _none(*_: object) -> None:
 
 
 def in_order(one: RecordedPass, other: RecordedPass) -> tuple[RecordedPass, RecordedPass]:
-    """The pass with device times, and the one with accesses. Raises RunError if it is not clear."""
+    """The pass with device times, or executed instructions, and the one with accesses. Raises
+    RunError if it is not clear."""
     both = f"{one.run.path} and {other.run.path}"
     if one.is_probed and other.is_probed:
         raise RunError(
@@ -71,7 +72,7 @@ def in_order(one: RecordedPass, other: RecordedPass) -> tuple[RecordedPass, Reco
             remedy=f"record one of them with -t {COUNTS}",
         )
     times, accesses = (other, one) if one.is_probed else (one, other)
-    if not times.is_timed:
+    if not times.is_timed and not times.has_counts:
         raise RunError(
             f"{times.run.path}: no device times, which {times.sources} did not give",
             remedy="record it with a source that has kernel_complete (docs/backends.md)",
@@ -395,7 +396,7 @@ def _manifest(
             }
             for (name, each), gave, launches, alone in zip(
                 _named(times, accesses),
-                ("device times", "memory accesses"),
+                ("device times" if times.is_timed else "executed instructions", "memory accesses"),
                 (joined.times, joined.accesses),
                 joined.alone,
                 strict=True,

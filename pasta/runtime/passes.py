@@ -242,8 +242,10 @@ def join(
 def reason(passes: Sequence[Pass]) -> str:
     """Why the program runs twice, in a line."""
     first, second = (", ".join(tool.name for tool in each.tools) for each in passes)
+    counts = any("instruction_count" in tool.wants() for tool in passes[0].tools)
+    what = "executed instructions" if counts else "device times"
     return (
-        f"the program runs twice: first for device times ({first}), then with probes in kernels"
+        f"the program runs twice: first for {what} ({first}), then with probes in kernels"
         f" ({second}), which would change the times; its output appears twice, and it must do the"
         " same both times"
     )

@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
@@ -20,7 +21,9 @@ from pasta.run.directory import SCHEMA, RunDirectory
 from pasta.run.passes import join_all, join_as, partners
 from pasta.run.results import write_result
 from pasta.run.root import Root, is_root
+from pasta.table import Table
 from pasta.testing import Events, run_tool
+from pasta.tool import Result
 from tests.support.examples import examples
 from tests.support.passes import WORK, Launch, accesses_run, manifested, times_run
 from tests.support.runs import recorded
@@ -268,6 +271,23 @@ def test_runs_without_what_a_join_needs(tmp_path: Path, capsys: pytest.CaptureFi
     status, text = merge(capsys, tmp_path, "--passes", times.path, accesses.path)
     assert status == 2 and "one thing is merged at a time" in text
     assert not out.exists()
+
+
+def test_tensor_stores_belong_to_the_bytes(tmp_path: Path) -> None:
+    """A pass that counts instructions has no device times; its stores are of the second launch."""
+    times, accesses = runs(tmp_path)
+    for path in times.events.glob("kernel_complete-*"):
+        path.rename(path.with_name("instruction_count-00000.parquet"))
+    columns = {"launch": [1, 1], "bytes": [1000, 24]}
+    stored = Table({name: np.asarray(of, np.uint64) for name, of in columns.items()})
+    write_result(times.results, "instructions", Result("", {"launch_tensor_stores": stored}))
+    run = joined(times, accesses, tmp_path / "out")
+    found = {row["kernel"]: row for row in rows(run, "kernels")}
+    assert [found[name]["bytes"] for name in "ab"] == [96, 128 + 1024]
+    assert [found[name]["write_bytes"] for name in "ab"] == [32, 1024]
+    assert {row["device_time"] for row in found.values()} == {None}
+    notes = result(run)["notes"]
+    assert any("include 1.00 KiB of tensor stores, inferred" in note for note in notes)
 
 
 def test_nothing_in_common(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
