@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
     from pasta.sass.disassembler import Code
 
-_INSTRUCTION_BYTES = 16
-_LANES = 32
 #: Counts of launches with tensor maps that are kept, of 44 bytes each.
 _MAX_ROWS = 1 << 22
 #: Columns of the groups of counts.
@@ -49,7 +47,7 @@ class Instructions(Tool):
     )
 
     def start(self) -> None:
-        """Initialize the counts by instruction, and those of launches with tensor maps."""
+        """Start with no counts."""
         self.groups = Groups(self.places, "warps", "threads")
         self.launches: dict[int, int] = {}  # kernel name ids of counted launches
         self.modules: dict[int, None] = {}  # hashes, in the order of their loads
@@ -73,7 +71,7 @@ class Instructions(Tool):
             self.maps.setdefault(ordinal, {})[offset] = (object, box)
 
     def on_instruction_counts(self, counts: NDArray[Any]) -> None:
-        """Add the executions, and keep those of launches with tensor maps."""
+        """Sum executions by instruction; launches with tensor maps keep their own counts."""
         kernels = np.asarray(self.context.launches.names(counts["ordinal"]), np.uint32)
         ordinals, first = np.unique(counts["ordinal"], return_index=True)
         self.launches.update(zip(ordinals.tolist(), kernels[first].tolist(), strict=True))
@@ -117,8 +115,8 @@ class Instructions(Tool):
 
     def _rows(self, code: _Modules) -> dict[str, Any]:
         """Columns by instruction of a kernel, most executions first."""
-        from pasta.sass.operations import opcode_of, operations
-        from pasta.sass.places import Place, describe
+        from pasta.sass.operations import WARP, opcode_of, operations
+        from pasta.sass.places import Place, describe_in
 
         groups = np.asarray(self.groups.rows, np.uint64).reshape(-1, 4)
         warps, threads = self.groups.sum("warps"), self.groups.sum("threads")
@@ -131,7 +129,7 @@ class Instructions(Tool):
                 functions, groups[:, _SYMBOL].tolist(), groups[:, _PC].tolist(), strict=True
             )
         ]
-        described = describe(places, self.context.images)
+        described = describe_in(code.cubins, places)
         opcodes = [opcode_of(each.text or "") for each in described]
         done = [operations(each) for each in opcodes]
         own = groups[:, _FUNCTION] == groups[:, _KERNEL]
@@ -146,7 +144,7 @@ class Instructions(Tool):
             "opcode": [each or "(unknown)" for each in opcodes],
             "warps": warps,
             "threads": threads,
-            "operations": threads * np.asarray(done, np.int64) // _LANES,
+            "operations": threads * np.asarray(done, np.int64) // WARP,
         }
 
     def _kernels(self, rows: dict[str, Any]) -> Table:
@@ -219,9 +217,9 @@ class Instructions(Tool):
         rows = np.concatenate(self.of_launches) if self.of_launches else np.zeros(0)
         if not len(rows):
             return np.zeros(0, _STORED), 0
-        pairs = rows[["function", "symbol"]]
-        for function, symbol in np.unique(pairs).tolist():
-            text = code.of(self.context.strings[function], symbol)
+        functions = np.unique(rows[["function", "symbol"]]).tolist()
+        named = [(self.context.strings[function], symbol) for function, symbol in functions]
+        for (function, symbol), text in zip(functions, code.read(named), strict=True):
             stores = tensor_stores(text) if text is not None else []
             if not stores:
                 continue
@@ -321,10 +319,10 @@ class _Modules:
     def __init__(self, hashes: dict[int, None], context: Any) -> None:
         from pasta.sass.places import open_cubins
 
-        self._cubins = open_cubins(hashes, context.images)
+        self.cubins = open_cubins(hashes, context.images)
         self._of_symbol: dict[tuple[str, int], int] = {}
         self._of_name: dict[str, int] = {}
-        for module, cubin in self._cubins.items():
+        for module, cubin in self.cubins.items():
             for number, symbol in enumerate(cubin.symbols):
                 if symbol.is_function:
                     self._of_symbol.setdefault((symbol.name, number), module)
@@ -335,15 +333,17 @@ class _Modules:
         function of this name; 0: none."""
         return self._of_symbol.get((function, symbol), self._of_name.get(function, 0))
 
-    def of(self, function: str, symbol: int) -> Code | None:
-        """The code of a function; None if it cannot be read."""
+    def read(self, functions: list[tuple[str, int]]) -> list[Code | None]:
+        """The code of functions, by name and symbol; None if it cannot be read."""
         from pasta.sass.places import read_functions
 
-        module = self.module_of(function, symbol)
-        if module not in self._cubins:
-            return None
-        found = read_functions({module: self._cubins[module]}, {module: {function}})
-        return found.get((module, function))
+        keys = [(self.module_of(*each), each[0]) for each in functions]
+        wanted: dict[int, set[str]] = {}
+        for module, function in keys:
+            if module in self.cubins:
+                wanted.setdefault(module, set()).add(function)
+        found = read_functions({module: self.cubins[module] for module in wanted}, wanted)
+        return [found.get(key) for key in keys]
 
 
 def _summed(rows: dict[str, Any], keys: tuple[str, ...]) -> dict[str, Any]:
@@ -365,7 +365,9 @@ def _summed(rows: dict[str, Any], keys: tuple[str, ...]) -> dict[str, Any]:
 
 def _by_instruction(rows: NDArray[Any], count: int) -> tuple[NDArray[Any], NDArray[Any]]:
     """Executions by warps and threads of a function's instructions, by number."""
-    at = (rows["pc"] // _INSTRUCTION_BYTES).astype(np.int64)
+    from pasta.sass.cubin import INSTRUCTION_BYTES
+
+    at = (rows["pc"] // INSTRUCTION_BYTES).astype(np.int64)
     inside = at < count
     found = np.zeros(count, np.int64), np.zeros(count, np.int64)
     for values, name in zip(found, ("warps", "threads"), strict=True):

@@ -22,9 +22,11 @@ from pasta.progress import report_progress
 from pasta.run.directory import RunDirectory
 from pasta.run.events import parts, read_batches, read_kind
 from pasta.run.files import batches, open_parquet, reading
-from pasta.run.results import read_table, stored_tables
+from pasta.run.results import stored_tables
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
     from pasta.processors.stacks import Frame
@@ -155,30 +157,33 @@ class Reader:
         )
 
     def _stored(self, ordinals: NDArray[Any]) -> NDArray[Any]:
-        found = np.zeros(len(ordinals), np.uint64)
-        results = self._of.run.results
-        if not self._of.has_counts or _STORES not in stored_tables(results).get(INSTRUCTIONS, ()):
-            return found
-        table = read_table(results, INSTRUCTIONS, _STORES)
-        with reading(results / INSTRUCTIONS / f"{_STORES}.parquet"):
-            launches, bytes = (
-                to_numpy(table.column(name).cast(pa.uint64()).combine_chunks(), 0)
-                for name in ("launch", "bytes")
-            )
-        at, known = places_of(ordinals, launches)
-        np.add.at(found, at, bytes[known])
-        return found
+        tables = stored_tables(self._of.run.results) if self._of.has_counts else {}
+        if _STORES not in tables.get(INSTRUCTIONS, ()):
+            return np.zeros(len(ordinals), np.uint64)
+        return self._sums(ordinals, (INSTRUCTIONS, _STORES), ["bytes"])["bytes"]
 
     def _bytes(self, ordinals: NDArray[Any]) -> dict[str, NDArray[Any]]:
-        run = self._of.run
-        path = run.results / COUNTS / f"{_TABLE}.parquet"
+        return self._sums(ordinals, (COUNTS, _TABLE), BYTES, kinds_of("global"))
+
+    def _sums(
+        self,
+        ordinals: NDArray[Any],
+        of: tuple[str, str],
+        wanted: Sequence[str],
+        kinds: Sequence[str] = (),
+    ) -> dict[str, NDArray[Any]]:
+        """Sums (uint64) by launch of those of the wanted columns that a tool's table has; `kinds`:
+        of rows of these kinds alone."""
+        run, (tool, table) = self._of.run, of
+        path = run.results / tool / f"{table}.parquet"
         file = open_parquet(path, run.path, whole=False)
-        columns = [name for name in BYTES if name in file.schema_arrow.names]
+        columns = [name for name in wanted if name in file.schema_arrow.names]
         found = {name: np.zeros(len(ordinals), np.uint64) for name in columns}
-        in_global = pa.array(kinds_of("global"))
-        for batch in batches(file, path, ["launch", "kind", *columns]):
+        for mine in batches(file, path, ["launch", *(["kind"] if kinds else []), *columns]):
             with reading(path):
-                mine = batch.filter(pc.is_in(batch.column("kind").cast(pa.string()), in_global))
+                if kinds:
+                    of_kinds = pc.is_in(mine.column("kind").cast(pa.string()), pa.array(kinds))
+                    mine = mine.filter(of_kinds)
                 launches, *amounts = (
                     to_numpy(mine.column(name).cast(pa.uint64()), 0)
                     for name in ("launch", *columns)

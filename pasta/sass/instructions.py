@@ -8,7 +8,7 @@ of cuBLAS for sm_80, sm_90, sm_100 and sm_120, see docs/sass.md.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from enum import IntEnum
 from functools import lru_cache
 from typing import Final, NamedTuple
@@ -218,18 +218,23 @@ def _arithmetic_widths(root: str, modifiers: list[str]) -> tuple[int, tuple[int,
     return 1, (1,)
 
 
-def _mma_widths(kind: str, modifiers: list[str]) -> tuple[int, tuple[int, ...]]:
-    """Registers per lane: elements of the tile, divided by 32 lanes."""
-    m, n, k = 16, 8, 16
+def tile(modifiers: Sequence[str]) -> tuple[int, int, int]:
+    """Rows, columns and depth of the matrices of a tensor core's instruction."""
     for modifier in modifiers:
         if found := _DIGITS.match(modifier):
             if found[2]:
-                m, n, k = int(found[1]), int(found[2]), int(found[3])
-            elif found[1].startswith("168") and len(found[1]) > 3:
-                k = int(found[1][3:])
-            elif found[1].startswith("88"):
-                m, k = 8, int(found[1][2:])
+                return int(found[1]), int(found[2]), int(found[3])
+            if found[1].startswith("168") and len(found[1]) > 3:
+                return 16, 8, int(found[1][3:])
+            if found[1].startswith("88"):
+                return 8, 8, int(found[1][2:])
             break
+    return 16, 8, 16
+
+
+def _mma_widths(kind: str, modifiers: list[str]) -> tuple[int, tuple[int, ...]]:
+    """Registers per lane: elements of the tile, divided by 32 lanes."""
+    m, n, k = tile(modifiers)
     default = {"H": 16, "D": 64, "I": 8, "B": 1, "Q": 8, "O": 4}[kind]
     bits = [_ELEMENT_BITS[each] for each in modifiers if each in _ELEMENT_BITS]
     a, b = (bits[0], bits[-1]) if bits else (default, default)
@@ -325,12 +330,17 @@ def parse_operation(text: str) -> Operation:
     )
 
 
-def decode(text: str) -> Decoded:
-    """Destinations and sources of an instruction's text. Raises ValueError."""
+def split(text: str) -> tuple[str, str, str]:
+    """Guard, opcode with modifiers, and operands of an instruction's text. Raises ValueError."""
     found = _TEXT.match(text)
     if found is None:
         raise ValueError(f"no instruction: {text[:80]!r}")
-    guard, opcode, rest = found.groups()
+    return found[1] or "", found[2], found[3]
+
+
+def decode(text: str) -> Decoded:
+    """Destinations and sources of an instruction's text. Raises ValueError."""
+    guard, opcode, rest = split(text)
     shape = _shape(opcode)
     root = opcode.partition(".")[0]
     words = [each.strip() for each in rest.split(",")] if rest else []
@@ -358,7 +368,7 @@ def decode(text: str) -> Decoded:
         else:
             uses += _source_spans(operand, shape, width, root)
         position += not operand.is_address
-    return Decoded(opcode, guard or "", defs, uses, rest)
+    return Decoded(opcode, guard, defs, uses, rest)
 
 
 def _block_width(opcode: str, root: str) -> int:

@@ -40,10 +40,15 @@ class Described(NamedTuple):
 def describe(places: Sequence[Place], images: Images) -> list[Described]:
     """Lines and texts of instructions, in their order, as far as they can be read: a line needs the
     image of the module with a line table, a text nvdisasm too."""
+    return describe_in(open_cubins({place.module for place in places}, images), places)
+
+
+def describe_in(cubins: Mapping[int, Cubin], places: Sequence[Place]) -> list[Described]:
+    """The same of modules that are open, by hash."""
     from pasta.sass.cubin import INSTRUCTION_BYTES
     from pasta.sass.lines import Lines, read_lines
 
-    cubins = open_cubins({place.module for place in places}, images)
+    cubins = {place.module: cubins[place.module] for place in places if place.module in cubins}
     functions = {module: sections_of(cubin) for module, cubin in cubins.items()}
     located = []  # by section: a device function may lie behind its kernel
     for module, function, offset in places:

@@ -9,6 +9,7 @@ from pasta.lazy import np
 from pasta.sass import resources
 from pasta.sass.control_flow import build_control_flow
 from pasta.sass.dataflow import DefUse
+from pasta.sass.instructions import split
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -21,7 +22,6 @@ _STORES: Final = frozenset({"UTMASTG", "UTMAREDG"})
 #: bytes before the first parameter the address is.
 _WINDOWS: Final = {90: {0x198: 0, 0xC0: 0x210}}
 _MAP = re.compile(r"\], \[UR(\d+)")
-_TEXT = re.compile(r"(?:@\S+ )?(\S+) (.*?) ?;?$")
 _REGISTER = re.compile(r"(U?R)(\d+)(?:\.64)?$")
 _CONSTANT = re.compile(r"c\[0x0\]\[(0x[0-9a-f]+)\]$")
 _IMMEDIATE = re.compile(r"-?0x[0-9a-f]+$")
@@ -51,10 +51,9 @@ def tensor_stores(code: Code) -> list[TensorStore]:
         return []
     flow = build_control_flow(code)
     maps = _Maps(code, DefUse(code, flow))
-    found = []
-    for index in places:
-        found.append(TensorStore(index, maps.offset(index), flow.block(flow.block_of(index))))
-    return found
+    return [
+        TensorStore(index, maps.offset(index), flow.block(flow.block_of(index))) for index in places
+    ]
 
 
 def executed(store: TensorStore, warps: NDArray[Any], threads: NDArray[Any]) -> int:
@@ -93,12 +92,12 @@ class _Maps:
 
     def _defined(self, index: int, steps: int) -> int | None:
         """What an instruction writes, as a place among the parameters."""
-        text = _TEXT.match(self._code.text(index))
-        if text is None or text[1] not in (_ADD | _COPY):
+        _, opcode, operands = split(self._code.text(index))
+        if not operands or opcode not in (_ADD | _COPY):
             return None
         added, bases = 0, []
-        for operand in text[2].split(", ")[1:]:
-            if _IMMEDIATE.match(operand) and text[1] in _ADD:
+        for operand in operands.split(", ")[1:]:
+            if _IMMEDIATE.match(operand) and opcode in _ADD:
                 added += int(operand, 16)
             elif not _ZERO.match(operand):
                 bases.append(operand)

@@ -787,19 +787,13 @@ typedef struct pasta_ring {
                    "record of " #name " must fill whole slots");
 PASTA_EVENTS(PASTA_ASSERT_PAYLOAD)
 #undef PASTA_ASSERT_PAYLOAD
-#define PASTA_BIT(number, high) ((number) / 64 == (high) ? UINT64_C(1) << (number) % 64 : 0)
-#define PASTA_SUM(number, ...) +PASTA_BIT(number, 0)
-#define PASTA_UNION(number, ...) | PASTA_BIT(number, 0)
-#define PASTA_HIGH_SUM(number, ...) +PASTA_BIT(number, 1)
-#define PASTA_HIGH_UNION(number, ...) | PASTA_BIT(number, 1)
-_Static_assert((0 PASTA_EVENTS(PASTA_SUM)) == (0 PASTA_EVENTS(PASTA_UNION)) &&
-                   (0 PASTA_EVENTS(PASTA_HIGH_SUM)) == (0 PASTA_EVENTS(PASTA_HIGH_UNION)),
-               "each event number is used once");
-#undef PASTA_SUM
-#undef PASTA_UNION
-#undef PASTA_HIGH_SUM
-#undef PASTA_HIGH_UNION
-#undef PASTA_BIT
+/* Each event number is used once: others do not compile. */
+#define PASTA_CASE(number, ...) case number:
+static inline int pasta_is_kind(int number) {
+    switch (number) { PASTA_EVENTS(PASTA_CASE) return 1; }
+    return 0;
+}
+#undef PASTA_CASE
 #define PASTA_ASSERT_NUMBER(number, ...) \
     _Static_assert((number) > 0 && (number) < (int)PASTA_KINDS, "kinds fit the counters of the ring");
 PASTA_EVENTS(PASTA_ASSERT_NUMBER)

@@ -121,13 +121,13 @@ def test_tensor_stores(monkeypatch: pytest.MonkeyPatch) -> None:
 
     class Modules:
         def __init__(self, *_: object) -> None:
-            pass
+            self.cubins: dict[int, Any] = {}
 
         def module_of(self, *_: object) -> int:
             return 0
 
-        def of(self, *_: object) -> Code:
-            return code_of(*STORING)
+        def read(self, functions: list[tuple[str, int]]) -> list[Code]:
+            return [code_of(*STORING) for _ in functions]
 
     monkeypatch.setattr(sys.modules[Instructions.__module__], "_Modules", Modules)
     events = Events()

@@ -23,7 +23,7 @@ Found = Callable[[str, list[str]], list[str]]
 
 
 class Encoded(NamedTuple):
-    """Words that the driver (580.159, H100) wrote, and what it was told."""
+    """A map as the driver (580.159, on an H100) encoded it, and what it decodes to."""
 
     words: list[str]
     address: int

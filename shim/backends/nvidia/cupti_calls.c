@@ -94,7 +94,7 @@ static pasta_nv_function look_up(const pasta_nv_launch *launch) {
 typedef bool decision(const pasta_kernel_launch *launch);
 
 static void launch(const pasta_cupti_call *c, const pasta_nv_launch *l, uint64_t stream, uint32_t shared,
-                   void *const *parameters, void *const *extra) {
+                   const pasta_cupti_arguments *arguments) {
     if (is_captured(stream)) return;
     pasta_nv_function f = pasta_nv_function_of(l, look_up); /* slow, so before the record is reserved */
     pasta_nv_work w = work_of(c, stream);
@@ -108,7 +108,7 @@ static void launch(const pasta_cupti_call *c, const pasta_nv_launch *l, uint64_t
     uint64_t time = pasta_nv_record_launch(l, &f, &w, selected ? decide : NULL);
     submitted(c, PASTA_CUPTI_A_LAUNCH, &w, time);
     if (by_launch) pasta_cupti_samples_launching(c->api.context);
-    if (counts) pasta_cupti_counters_launching(c->api.context, &(pasta_cupti_arguments){l->function, parameters, extra});
+    if (counts) pasta_cupti_counters_launching(c->api.context, arguments);
     if (!time) return;
     here.correlation = c->correlation;
     here.work = w;
@@ -133,8 +133,8 @@ static void on_launch(const pasta_cupti_call *c, const row *r, const uint64_t *a
     pasta_nv_launch l = {.context = c->api.context, .function = p->function, .name = c->api.symbol};
     memcpy(l.grid, p->grid, sizeof l.grid);
     memcpy(l.block, p->block, sizeof l.block);
-    launch(c, &l, stream_of(r, p->stream), p->shared, p->parameters,
-           r->what == HAS_EXTRA ? p->extra : NULL);
+    pasta_cupti_arguments arguments = {p->function, p->parameters, r->what == HAS_EXTRA ? p->extra : NULL};
+    launch(c, &l, stream_of(r, p->stream), p->shared, &arguments);
 }
 
 static void on_launch_ex(const pasta_cupti_call *c, const row *r, const uint64_t *a) {
@@ -150,7 +150,8 @@ static void on_launch_ex(const pasta_cupti_call *c, const row *r, const uint64_t
     memcpy(l.block, config->block, sizeof l.block);
     for (uint32_t i = 0; config->attributes && i < config->count; i++)
         if (config->attributes[i].id == PASTA_CUPTI_CLUSTER) memcpy(l.cluster, config->attributes[i].value, sizeof l.cluster);
-    launch(c, &l, stream_of(r, config->stream), config->shared, p->parameters, p->extra);
+    pasta_cupti_arguments arguments = {p->function, p->parameters, p->extra};
+    launch(c, &l, stream_of(r, config->stream), config->shared, &arguments);
 }
 
 static void on_graph(const pasta_cupti_call *c, const row *r, const uint64_t *a) {

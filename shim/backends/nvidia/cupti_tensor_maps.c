@@ -1,7 +1,7 @@
 /* Tensor maps among the arguments of a launch: where a kernel's tensor loads and stores access memory.
  *
- * They are found by their contents: libraries such as cuBLAS write maps themselves, so that no call tells of them.  NVIDIA
- * does not document the 64 bytes that the hardware reads.  On sm_90, driver 580.159, they are, as 64-bit words:
+ * Maps are recognized by their contents, because libraries such as cuBLAS encode them without calling the driver.  NVIDIA
+ * does not document the 64 bytes that the hardware reads.  On sm_90 with driver 580.159 these are, as 64-bit words:
  *
  *   0        address
  *   1        bit 0: im2col; bits 4 to 6: rank - 1; 7 to 10: type; up to 18: modes; 32 to 63: first stride / 16
@@ -11,7 +11,7 @@
  *   6, 7     bits 56 to 63, and word 7: sizes of the box - 1, a byte each
  *            im2col: channels - 1, corners of the box, and in bits 32 to 63 of word 7 pixels - 1
  *
- * What the driver encodes for 60 sets of parameters reads as these in tests/data/nvidia/tensor_maps.txt.
+ * tests/data/nvidia/tensor_maps.txt has what the driver encodes for 60 sets of parameters.
  */
 #include <string.h>
 

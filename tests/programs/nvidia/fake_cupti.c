@@ -161,7 +161,7 @@ EXPORT bool fake_cupti_record(const void *record) {
     return true;
 }
 
-/* Instructions that write times are added to each warp. */
+/* Whether records of a kind are enabled. */
 bool fake_cupti_records(int32_t kind) { return kinds[kind]; }
 
 EXPORT bool fake_cupti_latency(void) { return latency; }

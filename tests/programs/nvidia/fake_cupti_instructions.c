@@ -1,7 +1,8 @@
 /* SASS metrics of the fake library: of each kernel that runs in an enabled context.
  *
  * A kernel of B blocks executes pc 0x0 B times, 0x10 2 B times, with 32 and 10 threads a time, and 0x20 never; it calls
- * `helper`, symbol 8, whose pc 0x0 runs once.  A record has one metric.  While kernels are recorded all are 0, while copies are there is none.
+ * `helper`, symbol 8, whose pc 0x0 runs once.  A record has one metric.  While kernels are recorded all counts are 0; while
+ * copies are recorded there are no counts.
  *
  * FAKE_CUPTI_FAIL=SassMetrics...=RESULT  as in fake_cupti.c
  */
