@@ -17,10 +17,10 @@ from .conftest import Run, script
 
 pytestmark = pytest.mark.torch
 
-#: The environment of a job with one rank.
+#: The environment of a job with one rank, whose store takes a free port.
 JOB = {
     "RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1",
-    "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29544",
+    "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0",
 }  # fmt: skip
 EXAMPLE = str(ROOT / "examples" / "torch" / "parallel_train.py")
 TRAIN = (EXAMPLE, "--parallel", "data", "--steps", "3")
@@ -96,7 +96,7 @@ def test_late_rank_of_two(native: Run, profiled: Run, python: str, tmp_path: Pat
     if int(devices.stdout) < 2:
         pytest.skip("one device: two ranks of NCCL need two")
     torchrun = (
-        python, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "29545",
+        python, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2",
     )  # fmt: skip
     run = profiled(*torchrun, *TRAIN[:-1], "50", "--late", "1", options=("-t", "collectives"))
     assert run.status == 0, run.stderr

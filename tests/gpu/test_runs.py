@@ -162,7 +162,10 @@ os._exit(0)
 def test_ranks_of_torchrun_side_by_side(tmp_path: Path) -> None:
     program = tmp_path / "ranks.py"
     program.write_text(RANKS)
-    launch = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", str(program)]
+    launch = [
+        sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2",
+        str(program),
+    ]  # fmt: skip
     root = tmp_path / "job"
     done = subprocess.run(
         [script("pasta-preload"), "--root", str(root), "-t", "kernel_freq", *launch],

@@ -27,7 +27,9 @@ def events(run: RunDirectory, kind: str) -> list[dict[str, Any]]:
 
 
 def native(*command: str | Path, **how: Any) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
+    done = subprocess.run(
         [*map(str, command)], env=base_environment(), capture_output=True, text=True, timeout=100,
-        check=True, **how,
+        **how,
     )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-6000:]
+    return done

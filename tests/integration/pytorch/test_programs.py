@@ -168,7 +168,9 @@ dist.destroy_process_group()
 def test_two_processes_of_distributed_data_parallel(pasta_preload, tmp_path: Path) -> None:
     program = tmp_path / "ddp.py"
     program.write_text(DISTRIBUTED)
-    run = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", program)
+    run = (
+        sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", program,
+    )  # fmt: skip
     native(*run, tmp_path / "alone")
     done = pasta_preload(*run, tmp_path / "profiled", options=TORCH)
     assert done.exit_status == 0, done.stderr[:6000]
