@@ -21,7 +21,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from workloads import HERE, TOOLS, figure_of, profiled, ran, workloads
+from workloads import HERE, TOOLS, figures_of, profiled, ran, workloads
 
 Command = list[str]
 
@@ -122,8 +122,9 @@ def main() -> None:
     memory = Path("/dev/shm")
     with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as temporary:
         directory = Path(temporary)
-        commands = {name: workloads(directory)[name] for name in ("vadd", "resnet18")}
-        for name, command in commands.items():
+        programs = workloads(directory)
+        for name in ("vadd", "resnet18"):
+            workload = programs[name]
             chosen = [
                 each
                 for each in peers(given.accelprof)
@@ -133,11 +134,12 @@ def main() -> None:
             times = figures.setdefault(name, {each.name: [] for each in chosen})
             for _ in range(given.rounds):
                 for each in chosen:
-                    line = each.around(command, directory)
-                    times[each.name].append(figure_of(each.name, line, directory, each.environment))
+                    line = each.around(workload.command, directory)
+                    printed = figures_of(each.name, line, directory, each.environment)
+                    times[each.name].append(printed[workload.figure])
             show(name, times)
         if given.only in "record and replay":
-            small = [*commands["vadd"], "0", "22"]
+            small = [*programs["vadd"].command, "0", "22"]
             on_gpu, on_cpu = recorded_and_replayed(small, directory)
             print(f"\nvadd, 2^22 floats: {on_gpu:.1f} s with all accesses recorded; their analysis")
             print(f"on the CPU, by replay: {on_cpu:.1f} s")

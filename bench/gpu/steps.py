@@ -1,14 +1,15 @@
 """Steps of a model: a GPT-2 of Hugging Face with random weights, trained (eager, compiled, as a
-CUDA graph) or generating tokens, or ResNet-18. Prints the last loss or token, and the median time
-of a step on stderr.
+CUDA graph) or generating tokens; ResNet-18, trained, or classifying one small image, eager or as a
+CUDA graph. Prints the last loss, token or score, and times of a step on stderr.
 
-    python bench/gpu/steps.py eager|compiled|graph|generate|resnet18 [--steps 60] [--warmup 10]
-                              [--switch pasta|cupti]
+    python bench/gpu/steps.py MODE [--steps 60] [--warmup 10] [--last N]
+                                   [--switch pasta|cupti|profiler]
 
 A step of `generate` is a token of one sequence, with the keys and values of those before it. With
 --switch every other eight steps run without, and the medians of both kinds are printed: processes
 of programs that the host bounds differ by 15 to 60 %. `pasta` stops PASTA's profiling for them;
-`cupti` everything that a client of CUPTI has enabled (see in_process.py).
+`cupti` everything that a client of CUPTI has enabled (see in_process.py); `profiler` stops
+torch.profiler.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from transformers import GPT2Config, GPT2LMHeadModel
+from torch import nn
+from torch.profiler import ProfilerActivity, profile
 
 import pasta
 
@@ -32,13 +34,20 @@ import resnet18_train as models
 from measured import captured
 
 BATCH, LENGTH = 4, 512
-MODES = ("eager", "compiled", "graph")  # of training GPT-2
 BLOCK = 8  # steps between switches
+Step = Callable[[], torch.Tensor]
 
 
-def trained(mode: str) -> Callable[[], object]:
-    """A training step, whose result is the loss."""
-    model = GPT2LMHeadModel(GPT2Config()).cuda().train()
+def gpt2() -> nn.Module:
+    """GPT-2 with random weights."""
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    return GPT2LMHeadModel(GPT2Config()).cuda()
+
+
+def trained(mode: str) -> Step:
+    """A training step of GPT-2, whose result is the loss."""
+    model = gpt2().train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, capturable=mode == "graph")
     tokens = torch.randint(0, 50_000, (BATCH, LENGTH), device="cuda")
     forward = torch.compile(model) if mode == "compiled" else model
@@ -54,7 +63,7 @@ def trained(mode: str) -> Callable[[], object]:
     return captured(step) if mode == "graph" else step
 
 
-def resnet18() -> Callable[[], object]:
+def resnet18() -> Step:
     """A training step of ResNet-18, whose result is the loss."""
     model = models.resnet18().cuda().train()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
@@ -71,9 +80,21 @@ def resnet18() -> Callable[[], object]:
     return step
 
 
-def generated() -> Callable[[], object]:
+def inference() -> Step:
+    """ResNet-18 on one image of 64 x 64 pixels: launches of a few microseconds."""
+    model = models.resnet18().cuda().eval()
+    image = torch.randn(1, 3, 64, 64, device="cuda")
+
+    @torch.inference_mode()
+    def step() -> torch.Tensor:
+        return model(image).amax()
+
+    return step
+
+
+def generated() -> Step:
     """A step that generates one token."""
-    model = GPT2LMHeadModel(GPT2Config()).cuda().eval().half()
+    model = gpt2().eval().half()
     state = [torch.randint(0, 50_000, (1, 32), device="cuda"), None]
 
     @torch.inference_mode()
@@ -85,25 +106,65 @@ def generated() -> Callable[[], object]:
     return step
 
 
+MODES: dict[str, Callable[[], Step]] = {
+    "eager": lambda: trained("eager"),
+    "compiled": lambda: trained("compiled"),
+    "graph": lambda: trained("graph"),
+    "generate": generated,
+    "resnet18": resnet18,
+    "inference": inference,
+    "inference-graph": lambda: captured(inference()),
+}
+
+
+def pasta_switch(on: bool) -> None:
+    """Stop or start PASTA's profiling."""
+    (pasta.start if on else pasta.stop)()
+
+
+def cupti_switch(on: bool) -> None:
+    """Disable or enable what the client of CUPTI has enabled."""
+    if not ctypes.CDLL("libcupti.so.13").cupti_switch(int(on)):
+        sys.exit("steps: nothing is switched: no client of CUPTI has enabled anything")
+
+
+def profiler_switch(on: bool) -> None:
+    """Stop or start torch.profiler. What it recorded is dropped."""
+    if on:
+        running.append(profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]))
+        running[0].start()
+    elif running:
+        running.pop().stop()
+
+
+running: list[profile] = []
+SWITCHES = {"pasta": pasta_switch, "cupti": cupti_switch, "profiler": profiler_switch}
+
+
+def quartiles(values: list[float]) -> str:
+    """`median (first to third quartile)`."""
+    first, median, third = statistics.quantiles(values, n=4)
+    return f"{median:.3f} ({first:.3f} to {third:.3f})"
+
+
 def main() -> None:
     """Run the steps."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("mode", choices=(*MODES, "generate", "resnet18"))
+    parser.add_argument("mode", choices=MODES)
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--warmup", type=int, default=10)
-    parser.add_argument("--times", action="store_true", help="always given")
-    parser.add_argument("--switch", choices=("pasta", "cupti"))
+    parser.add_argument("--last", type=int, help="also the mean time of the last so many steps")
+    parser.add_argument("--times", action="store_true", help="times are always printed")
+    parser.add_argument("--switch", choices=SWITCHES)
     parser.add_argument("--each", metavar="FILE", help="write the ms of each step, a line each")
     options = parser.parse_args()
     torch.manual_seed(0)
-    made = {"generate": generated, "resnet18": resnet18}
-    step = made[options.mode]() if options.mode in made else trained(options.mode)
-    switch = pasta_switch if options.switch == "pasta" else cupti_switch
+    step = MODES[options.mode]()
     times = []
     for number in range(options.warmup + options.steps):
         if options.switch and number % BLOCK == 0:
             torch.cuda.synchronize()
-            switch(number // BLOCK % 2 == 0)
+            SWITCHES[options.switch](number // BLOCK % 2 == 0)
         torch.cuda.synchronize()
         begin = time.perf_counter()
         result = step()
@@ -122,25 +183,11 @@ def main() -> None:
     if options.each:
         with open(options.each, "w") as file:
             file.writelines(f"{ms:.3f}\n" for _, ms in times)
-    print(f"mean_ms {statistics.mean(ms for _, ms in times):.6f}", file=sys.stderr)
-    print(f"median_step_ms={statistics.median(ms for _, ms in times):.6f}", file=sys.stderr)
-
-
-def pasta_switch(on: bool) -> None:
-    """Stop or start PASTA's profiling."""
-    (pasta.start if on else pasta.stop)()
-
-
-def cupti_switch(on: bool) -> None:
-    """Disable or enable what the client of CUPTI has enabled."""
-    if not ctypes.CDLL("libcupti.so.13").cupti_switch(int(on)):
-        sys.exit("steps: nothing is switched: no client of CUPTI has enabled anything")
-
-
-def quartiles(values: list[float]) -> str:
-    """`median (first to third quartile)`."""
-    first, median, third = statistics.quantiles(values, n=4)
-    return f"{median:.3f} ({first:.3f} to {third:.3f})"
+    taken = [ms for _, ms in times]
+    print(f"median_step_ms={statistics.median(taken):.6f}", file=sys.stderr)
+    print(f"mean_step_ms={statistics.mean(taken):.6f}", file=sys.stderr)
+    if options.last:
+        print(f"last_step_ms={statistics.mean(taken[-options.last :]):.6f}", file=sys.stderr)
 
 
 if __name__ == "__main__":

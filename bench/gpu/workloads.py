@@ -7,41 +7,52 @@ import re
 import shutil
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 TOOLS = HERE / "tools.py"
 RESNET = HERE.parents[1] / "examples" / "cuda" / "resnet18_train.py"
+STEPS = HERE / "steps.py"
 TIMEOUT = 300
 
 
-def workloads(directory: Path) -> dict[str, list[str]]:
-    """Commands by name; each prints NAME_ms=NUMBER on stderr."""
+@dataclass(frozen=True)
+class Workload:
+    """A command that prints lines NAME_ms=NUMBER on stderr, and the NAME to read."""
+
+    command: list[str]
+    figure: str
+
+
+def workloads(directory: Path) -> dict[str, Workload]:
+    """What is measured, by name; `directory` is for compiled programs."""
     nvcc = shutil.which("nvcc") or str(
         Path(os.environ.get("CUDA_HOME", "/usr/local/cuda"), "bin", "nvcc")
     )
     vadd = directory / "vadd"
     subprocess.run([nvcc, "-O2", "-arch=native", "-o", vadd, HERE / "vadd.cu"], check=True)
-    train = [sys.executable, str(RESNET), "--times"]
+    few = ("--times", "--steps", "6", "--warmup", "2")
+    marked = ("--times", "--steps", "200", "--warmup", "2", "--mean", "--mark")
+    many = ("--steps", "1000", "--warmup", "0", "--last", "900")
+
+    def python(program: Path, *arguments: str | Path, figure: str = "median_step") -> Workload:
+        return Workload([sys.executable, str(program), *map(str, arguments)], figure)
+
     return {
-        "vadd": [str(vadd)],
-        "vadd, 4096 objects": [str(vadd), "4096"],
-        "vadd, 2^20 floats": [str(vadd), "0", "20"],
-        "gemm 1024": [sys.executable, str(HERE / "gemm.py"), "1024", "9"],
-        "resnet18": [*train, "--steps", "6", "--warmup", "2"],
-        "resnet18, 4096 objects": [
-            sys.executable,
-            str(HERE / "with_objects.py"),
-            "4096",
-            *train[1:],
-            "--steps",
-            "6",
-            "--warmup",
-            "2",
-        ],
-        "resnet18, 200 steps": [*train, "--steps", "200", "--warmup", "2", "--mean", "--mark"],
-        "resnet18, 1000 steps": [*train, "--steps", "1000", "--mean"],
-        "resnet18, last 900": [*train, "--steps", "900", "--warmup", "100", "--mean"],
+        "vadd": Workload([str(vadd)], "vadd"),
+        "vadd, 4096 objects": Workload([str(vadd), "4096"], "vadd"),
+        "vadd, 2^20 floats": Workload([str(vadd), "0", "20"], "vadd"),
+        "gemm 1024": python(HERE / "gemm.py", "1024", "9", figure="gemm"),
+        "resnet18": python(RESNET, *few),
+        "resnet18, 4096 objects": python(HERE / "with_objects.py", "4096", RESNET, *few),
+        "resnet18, 200 steps": python(RESNET, *marked, figure="mean_step"),
+        "resnet18, 1000 steps": python(STEPS, "resnet18", *many, figure="mean_step"),
+        "resnet18, 1000 steps, last 900": python(STEPS, "resnet18", *many, figure="last_step"),
+        "GPT-2, 1000 steps": python(STEPS, "eager", *many, figure="mean_step"),
+        "GPT-2, 1000 steps, last 900": python(STEPS, "eager", *many, figure="last_step"),
+        "inference": python(STEPS, "inference", "--steps", "40"),
+        "inference, graph": python(STEPS, "inference-graph", "--steps", "40"),
     }
 
 
@@ -72,12 +83,12 @@ def ran(
     )  # fmt: skip
 
 
-def figure_of(
+def figures_of(
     name: str, command: list[str], directory: Path, environment: dict[str, str] | None = None
-) -> float:
-    """The ms that a process prints. Exits with its messages if it fails."""
+) -> dict[str, float]:
+    """The times in ms that a process prints, by name. Exits with its messages if it fails."""
     done = ran(command, directory, environment)
-    figure = re.search(r"_ms=([\d.]+)", done.stderr + done.stdout)
-    if done.returncode or not figure:
+    found = re.findall(r"^(\w+)_ms=([\d.]+)$", done.stderr, re.MULTILINE)
+    if done.returncode or not found:
         sys.exit(f"bench/gpu: {name} failed ({done.returncode}):\n{done.stderr[-2000:]}")
-    return float(figure[1])
+    return {key: float(value) for key, value in found}

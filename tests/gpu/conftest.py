@@ -49,6 +49,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.skip(reason=reason))
 
 
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Append failures to the file PASTA_TEST_FAILURES: a pytest that is killed prints none."""
+    file = os.environ.get("PASTA_TEST_FAILURES")
+    if file and report.failed and not os.environ.get("PYTEST_XDIST_WORKER"):
+        with open(file, "a") as failures:
+            failures.write(f"{report.nodeid} ({report.when})\n{report.longreprtext}\n\n")
+
+
 def no_gpu() -> str:
     """Why the tests cannot run here; empty if they can."""
     if not shutil.which("nvidia-smi"):

@@ -168,9 +168,8 @@ dist.destroy_process_group()
 def test_two_processes_of_distributed_data_parallel(pasta_preload, tmp_path: Path) -> None:
     program = tmp_path / "ddp.py"
     program.write_text(DISTRIBUTED)
-    run = (
-        sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", program,
-    )  # fmt: skip
+    torchrun = (sys.executable, "-m", "torch.distributed.run", "--standalone")
+    run = (*torchrun, "--nproc-per-node=2", program)
     native(*run, tmp_path / "alone")
     done = pasta_preload(*run, tmp_path / "profiled", options=TORCH)
     assert done.exit_status == 0, done.stderr[:6000]
