@@ -28,6 +28,7 @@ from bench import (
     slowdown,
     startup,
     telemetry,
+    tools,
     utilization,
 )
 from bench.figures import Figure
@@ -63,6 +64,7 @@ BENCHMARKS = {
     "telemetry": telemetry.measure,
     "utilization": utilization.measure,
     "report": report.measure,
+    "tools": tools.measure,
     "host_stacks": host_stacks.measure,
     "host_samples": host_samples.measure,
 }

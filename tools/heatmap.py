@@ -9,7 +9,7 @@ from pasta.probes import Trace, probe
 from pasta.probes.accumulators import Sums
 from pasta.processors.kernel_names import Launched, kernel_names
 from pasta.processors.object_names import OBJECT_HIDDEN, OBJECT_UNITS, object_columns, object_keys
-from pasta.processors.rows import combined
+from pasta.processors.rows import combined, group_starts
 from pasta.table import Table, counted, formatted
 from pasta.tool import Result, Tool, option
 
@@ -87,15 +87,16 @@ class Heatmap(Tool):
         rows = self.context.objects.rows
         if len(rows):
             starts = np.where(objects >= 0, rows["address"][objects], np.uint64(0))
-        mine = records[lanes["access"]]
-        at, word = _words(mine, lanes["address"] - starts)
+        at, word = _words(records, lanes["access"], lanes["address"] - starts)
+        access = lanes["access"][at]
+        warps = (records["block"] << np.uint64(16)) | records["warp"]
         self.added += len(at)
         self.words.add(
             {
-                "kernel": self.launched.of(mine["launch"])[at],
+                "kernel": self.launched.of(records["launch"])[access],
                 "object": objects[at],
                 "word": word,
-                "warp": (mine["block"][at] << np.uint64(16)) | mine["warp"][at],
+                "warp": warps[access],
                 "accesses": np.ones(len(at), np.uint64),
             }
         )
@@ -169,24 +170,28 @@ class Heatmap(Tool):
             [_WHOLE, _PARTIAL, _SCATTERED, _FALSE, _BROADCAST],
             _SHARED,
         )
-        for kernel, object in np.unique(sectors[["kernel", "object"]]).tolist():
-            self._classify_gaps(kernel, object, words, sectors)
+        self._classify_gaps(words, sectors)
         return sectors
 
-    def _classify_gaps(
-        self, kernel: int, object: int, words: NDArray[Any], sectors: NDArray[Any]
-    ) -> None:
-        """Reclassifies scattered sectors: partial without gaps, strided with equal gaps."""
-        inside = words[(words["kernel"] == kernel) & (words["object"] == object)]["word"]
-        gaps = np.diff(inside)
-        gaps = gaps[gaps > 1]
-        _, counts = np.unique(gaps, return_counts=True)
-        mine = (sectors["kernel"] == kernel) & (sectors["object"] == object)
-        mine &= sectors["pattern"] == _SCATTERED
-        if not len(gaps):
-            sectors["pattern"][mine] = _PARTIAL
-        elif counts.max() >= self.regular * len(gaps):
-            sectors["pattern"][mine] = _STRIDED
+    def _classify_gaps(self, words: NDArray[Any], sectors: NDArray[Any]) -> None:
+        """Reclassifies scattered sectors: partial without gaps, strided with equal gaps.
+
+        Both are sorted by kernel and object, and have the same pairs of them.
+        """
+        pair = _numbered(words)
+        gaps = np.diff(words["word"])
+        some = (pair[1:] == pair[:-1]) & (gaps > 1)
+        of_pair = np.zeros(int(some.sum()), [("pair", "i8"), ("gap", "u8"), ("count", "u8")])
+        of_pair["pair"], of_pair["gap"], of_pair["count"] = pair[1:][some], gaps[some], 1
+        equal = combined(of_pair, ["pair", "gap"])
+        total = np.bincount(of_pair["pair"], minlength=pair[-1] + 1)
+        most = np.zeros_like(total)
+        np.maximum.at(most, equal["pair"], equal["count"].astype(np.int64))
+        mine = _numbered(sectors)
+        scattered = sectors["pattern"] == _SCATTERED
+        sectors["pattern"][scattered & (total == 0)[mine]] = _PARTIAL
+        strided = (total > 0) & (most >= self.regular * total)
+        sectors["pattern"][scattered & strided[mine]] = _STRIDED
 
     def _findings(self, sectors: NDArray[Any]) -> Table:
         types = [("kernel", "u4"), ("object", "i8"), ("pattern", "u1")]
@@ -293,6 +298,12 @@ class Heatmap(Tool):
         return "; ".join(parts)
 
 
+def _numbered(rows: NDArray[Any]) -> NDArray[Any]:
+    """Number of each row's pair of kernel and object; rows are sorted by them, at least one."""
+    starts = group_starts(rows, ("kernel", "object"))
+    return np.repeat(np.arange(len(starts)), np.diff(np.append(starts, len(rows))))
+
+
 def _in_run_across(words: NDArray[Any], sector_of: NDArray[Any]) -> NDArray[Any]:
     """Whether words belong to a contiguous run of words that crosses a sector boundary."""
     new = np.ones(len(words), bool)
@@ -304,24 +315,29 @@ def _in_run_across(words: NDArray[Any], sector_of: NDArray[Any]) -> NDArray[Any]
     return np.asarray((sector_of[starts] != sector_of[ends])[np.cumsum(new) - 1])
 
 
-def _words(records: NDArray[Any], offsets: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+def _words(
+    records: NDArray[Any], access: NDArray[Any], offsets: NDArray[Any]
+) -> tuple[NDArray[Any], NDArray[Any]]:
     """4-byte words that lanes access: index of the lane, number of the word from the start.
 
-    `records` has one row per lane; a transfer accesses all words of its rows.
+    `access`: the lanes' records. A transfer accesses all words of its rows.
     """
-    index = np.arange(len(records))
-    rows = np.maximum(records["rows"].astype(np.int64), 1)
-    many = rows > 1
+    index = np.arange(len(access))
+    many = records["rows"] > 1
     if many.any():
+        rows = np.maximum(records["rows"].astype(np.int64), 1)[access]
         index = np.repeat(index, rows)
         row = np.arange(len(index)) - np.repeat(np.cumsum(rows) - rows, rows)
-        stride = np.where(many, records["stride"], 0)[index]
+        stride = np.where(many, records["stride"], 0)[access[index]]
         offsets = (offsets[index].view(np.int64) + row * stride).view(np.uint64)
-    bytes = records["bytes"][index].astype(np.uint64)
+    bytes = records["bytes"].astype(np.uint64)[access[index]]
     some = bytes > 0
-    index, offsets, bytes = index[some], offsets[some], bytes[some]
+    if not some.all():
+        index, offsets, bytes = index[some], offsets[some], bytes[some]
     first = offsets // np.uint64(WORD)
     count = ((offsets + bytes - np.uint64(1)) // np.uint64(WORD) - first + np.uint64(1)).astype(int)
+    if (count == 1).all():
+        return index, first
     at = np.repeat(np.arange(len(index)), count)
     within = np.arange(len(at)) - np.repeat(np.cumsum(count) - count, count)
     return index[at], first[at] + within.astype(np.uint64)

@@ -137,13 +137,12 @@ class Accesses:
     def lanes(self) -> NDArray[Any]:
         """A structured array with a row (dtype LANE) for every lane that wrote a record."""
         access, lane, place = self._active()
-        records = self.records[access]
         lanes = np.empty(len(access), LANE)
         lanes["access"] = access
         lanes["lane"] = lane
-        lanes["address"] = self._addresses(records, self.starts[access] + WORDS, lane, place)
-        wrote = (records["mask"] >> lane.astype(np.uint32)) & 1 == 1
-        return np.asarray(lanes[wrote])
+        lanes["address"] = self._addresses(access, lane, place)
+        wrote = (self.masks[access] >> lane) & 1 == 1
+        return lanes if wrote.all() else np.asarray(lanes[wrote])
 
     def _active(self) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
         """Record, number, and place among the active lanes of each active lane: what follows a
@@ -174,23 +173,28 @@ class Accesses:
         return found
 
     def _addresses(
-        self, records: NDArray[Any], tails: NDArray[Any], lane: NDArray[Any], place: NDArray[Any]
+        self, access: NDArray[Any], lane: NDArray[Any], place: NDArray[Any]
     ) -> NDArray[Any]:
-        base, form = records["address"].view(np.int64), records["form"]
-        addresses = base.copy()
-        strided = form == STRIDE
-        addresses[strided] += records["stride"][strided] * lane[strided]
-        deltas = form == DELTAS
-        halves = np.ascontiguousarray(self.words).view(np.int32)
-        addresses[deltas] += halves[2 * tails[deltas] + place[deltas]]
-        full = form == FULL
-        addresses[full] = self.words[tails[full] + place[full]]
+        """Addresses of active lanes, by index of their record, number and place."""
+        records, tails = self.records, self.starts + WORDS
+        form = records["form"]
+        strides = np.where(form == STRIDE, records["stride"], 0)
+        addresses = records["address"].view(np.int64)[access] + strides[access] * lane
+        deltas, full = form == DELTAS, form == FULL
+        if deltas.any():
+            some = deltas[access]
+            halves = np.ascontiguousarray(self.words).view(np.int32)
+            addresses[some] += halves[2 * tails[access[some]] + place[some]]
+        if full.any():
+            some = full[access]
+            addresses[some] = self.words[tails[access[some]] + place[some]]
         return np.asarray(addresses.view(np.uint64))
 
     def objects(self, lanes: NDArray[Any]) -> NDArray[Any]:
         """Ids (int64) of the objects that held the addresses of `lanes`; -1 for none."""
-        records = self.records[lanes["access"]]
-        return self._objects(records["kind"], records["launch"], lanes["address"])
+        access = lanes["access"]
+        kinds, launches = (self.records[name][access] for name in ("kind", "launch"))
+        return self._objects(kinds, launches, lanes["address"])
 
     @property
     def first_objects(self) -> NDArray[Any]:

@@ -68,6 +68,17 @@ def object_columns(context: Context, ids: NDArray[Any]) -> dict[str, Column]:
     In a run with tensors of a framework also their category, shape, type and name, and the
     operator, module and line that allocated them.
     """
+    distinct, at = np.unique(ids, return_inverse=True)
+    columns = _described(context, distinct)
+    places = at.tolist()
+    return {
+        name: [column[place] for place in places] if isinstance(column, list) else column[at]
+        for name, column in columns.items()
+    }
+
+
+def _described(context: Context, ids: NDArray[Any]) -> dict[str, list[Any] | NDArray[Any]]:
+    """The columns of `object_columns`."""
     from pasta import abi
     from pasta.processors.objects import TENSOR
 
