@@ -121,17 +121,23 @@ class Values(Tool):
     estimates = True
 
     top = option(10, help="rows of each table in the text report; the tables have all", minimum=1)
-    every = option(1, help="look at one of so many blocks", minimum=1)
-    vector = option(4, help="bytes of an element of accesses of 16 bytes: 4 or 8", minimum=4)
-    words = option(1 << 20, help="elements of memory to follow for redundant accesses", minimum=1)
-    kept = option(1 << 14, help="distinct values of instructions to count", minimum=1)
+    every = option(1, help="record one of every N blocks", minimum=1)
+    vector = option(4, help="element size in bytes of 16-byte accesses: 4 or 8", minimum=4)
+    words = option(
+        1 << 20,
+        help="maximum number of memory elements to follow for redundant accesses",
+        minimum=1,
+    )
+    kept = option(
+        1 << 14, help="maximum number of distinct values of instructions to count", minimum=1
+    )
     at_least = option(
         1000, help="findings: minimum elements of an object or instruction", minimum=1
     )
-    zero = option(0.5, help="finding: share of zeros in an object", minimum=0.0)
-    frequent_share = option(0.5, help="… of one value among an instruction's", minimum=0.0)
+    zero = option(0.5, help="finding: minimum share of zeros in an object", minimum=0.0)
+    frequent_share = option(0.5, help="… of one value among an instruction's values", minimum=0.0)
     narrow = option(
-        0.95, help="… of an object's other values that a narrower type holds", minimum=0
+        0.95, help="… of an object's other values that a narrower type can hold", minimum=0
     )
     redundant = option(0.3, help="… of redundant accesses of an instruction", minimum=0.0)
 
@@ -203,7 +209,7 @@ class Values(Tool):
         rows = _most_first(self.instructions.rows())
         objects = _most_first(self.objects.rows())
         if not len(rows):
-            return Result("no value of an access was recorded")
+            return Result("no access values were recorded")
         tables = {
             "objects": self._objects(objects),
             "instructions": self._instructions(rows),
@@ -232,7 +238,7 @@ class Values(Tool):
             sums=("elements", "stored"),
             levels=_LEVELS,
             important=("elements", "zeros", "repeated"),
-            title="Objects by elements that were loaded and stored",
+            title="Objects by elements loaded and stored",
             shown=self.top,
             hidden=OBJECT_HIDDEN,
         )
@@ -275,7 +281,7 @@ class Values(Tool):
             sums=("elements", "stored"),
             levels=(*_LEVELS, "frequent_share"),
             important=("offset", "op", "elements", "frequent", "frequent_share", "redundant"),
-            title="Instructions by elements that they load or store",
+            title="Instructions by elements loaded and stored",
             shown=self.top,
             hidden=instruction_hidden(where)
             | {"stored", "narrow_int", "narrow_float", "operators"},
@@ -325,15 +331,15 @@ class Values(Tool):
                     what="all values of an object are zero",
                     evidence=f"{counted(count, 'element')} were loaded or stored{seen}, all of them"
                     " zero",
-                    remedy="leave out its allocation, its copies and the work on it",
+                    remedy="remove its allocation, its copies and the work on it",
                     gain=share, confidence=sure, **place,
                 )  # fmt: skip
             elif row["repeated"] * count >= count - 1:
                 yield Finding(
                     what="all values of an object are equal",
-                    evidence=f"{counted(count, 'element')} were loaded or stored{seen}, each equal"
-                    " to the one before",
-                    remedy="pass the value as an argument of the kernel, or use a constant",
+                    evidence=f"{counted(count, 'element')} were loaded or stored{seen}, each "
+                             "equal to the previous one",
+                    remedy="pass the value as a kernel argument, or use a constant",
                     gain=share, confidence=sure, **place,
                 )  # fmt: skip
             elif row["zeros"] >= self.zero:
@@ -345,9 +351,10 @@ class Values(Tool):
                 )  # fmt: skip
             elif narrow := _narrow(row, self.narrow):
                 yield Finding(
-                    what="a narrower type holds the values of an object",
-                    evidence=f"{formatted(row[narrow], 'share')} of {counted(count, 'element')}"
-                    f" have the same value as {_NARROW[narrow]} of half as many bytes",
+                    what="a narrower type can hold the values of an object",
+                    evidence=f"{formatted(row[narrow], 'share')} of "
+                             f"{counted(count, 'element')} keep their value as "
+                             f"{_NARROW[narrow]} of half the size",
                     remedy="store it in the narrower type",
                     gain=share / 2, confidence="low", **place,
                 )  # fmt: skip
@@ -363,9 +370,9 @@ class Values(Tool):
                 share = formatted(row["redundant"], "share")
                 stores = row["op"] == "store"
                 yield Finding(
-                    what="stores write what memory already has"
+                    what="stores write values that memory already holds"
                     if stores
-                    else "threads load values that they already have",
+                    else "threads load values that they already hold",
                     evidence=f"{share} of {counted(count, 'element')}",
                     remedy=at_line(
                         row,
@@ -400,13 +407,13 @@ _OF = "accesses to global memory"
 _LEVELS = ("zeros", "repeated", "narrow_int", "narrow_float", "redundant")
 _SHARE_UNITS: dict[str, Any] = dict.fromkeys(_LEVELS, "share")
 _LABELS = {
-    "repeated": "equal to the one before",
+    "repeated": "equal to the previous",
     "narrow_int": "narrower integer",
     "narrow_float": "narrower float",
 }
 _SUMMARY = {
     "zeros": "zero",
-    "repeated": "equal to the one before in their object",
+    "repeated": "equal to the previous in their object",
     "redundant": "redundant",
 }
 _NARROW = {"narrow_int": "an integer", "narrow_float": "a floating-point number"}

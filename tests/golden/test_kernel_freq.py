@@ -81,7 +81,7 @@ def test_completions_without_a_launch_are_counted_and_omitted() -> None:
     result = run_tool(KernelFreq, events)
     (kernel,) = result.tables["kernels"].rows()
     assert kernel["total_time"] == 200
-    assert "2 completions without a known launch dropped" in result.summary
+    assert "2 completions dropped: the launch is unknown" in result.summary
 
 
 def test_completions_follow_the_filter() -> None:
