@@ -134,7 +134,7 @@ static uint32_t intern_stack(const pasta_frame *frames, size_t count) {
         }
         if ((known & ~ID_MASK) == tag) return FIRST_ID | (uint32_t)(known & ID_MASK);
     }
-    pasta_say("call paths: too many different stacks: some are not recorded");
+    pasta_say("call paths: too many distinct stacks: some are not recorded");
     return PASTA_STACK_absent;
 }
 

@@ -88,7 +88,7 @@ static char *own_entry(const char *name, const char *list, const char *file) {
 void pasta_exec_variable(const char *name, const char *file) {
     const char *value = getenv(name);
     if (variable_count == MAX_VARIABLES) {
-        pasta_log("no room for another variable of programs that the target starts: %s", name);
+        pasta_log("too many variables for programs that the target starts, ignored: %s", name);
         return;
     }
     char *entry = NULL;

@@ -83,7 +83,7 @@ pasta_probe_decision pasta_shapes_decide(const pasta_kernel_launch *l, bool open
     if (!s) {
         static uint32_t said;
         if (!*due && !__atomic_exchange_n(&said, 1, __ATOMIC_RELAXED))
-            pasta_say("probes: more than %d shapes of launches: further ones are not probed", SHAPES);
+            pasta_say("probes: more than %d launch shapes: further shapes are not probed", SHAPES);
         return (pasta_probe_decision){.probed = *due && open, .shape = PASTA_ABSENT_U32};
     }
     uint32_t number = __atomic_fetch_add(&s->launches, 1, __ATOMIC_RELAXED);

@@ -89,7 +89,7 @@ static void open_beside_ring(void) {
                                                              : create(path);
     if (!error) return;
     trace.map = NULL;
-    pasta_say("no access trace %s (%s): accesses are not recorded; make room there or lower trace_chunks", path,
+    pasta_say("accesses are not recorded: cannot create the access trace %s (%s); make room there or lower trace_chunks", path,
               strerror(error));
 }
 

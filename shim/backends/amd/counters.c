@@ -73,7 +73,7 @@ static void say_unknown(const wanted *w, const char *device) {
             known = name && strlen(name) == length && !strncmp(at, name, length);
         }
         if (!known && length)
-            pasta_say("amd.counters: %s has no counter %.*s; `pasta doctor --counters` lists those that it has", device,
+            pasta_say("amd.counters: %s has no counter %.*s; `pasta doctor --counters` lists the counters that it has", device,
                       (int)length, at);
         at = comma ? comma + 1 : NULL;
     }

@@ -211,7 +211,7 @@ static bool set_up(void) {
     int valid = 0;
     if (!SUCCEEDED(context_is_valid, context, &valid)) return false;
     if (!valid) {
-        pasta_say("ROCm is not recorded: the SDK says that the context is not valid; see `pasta doctor`");
+        pasta_say("ROCm is not recorded: the SDK reports an invalid context; see `pasta doctor`");
         return false;
     }
     if (!SUCCEEDED(start_context, context)) return false;
@@ -252,7 +252,7 @@ static pasta_amd_tool *configure(uint32_t version, const char *text, void *clien
     uint32_t major = version / 10000, minor = version / 100 % 100;
     snprintf(version_text, sizeof version_text, "%u.%u.%u", major, minor, version % 100);
     if (major != 1 && !(major == 0 && (minor == 5 || minor == 6))) {
-        pasta_say("ROCm is not recorded: PASTA knows rocprofiler-sdk 0.5 (ROCm 6.3), 0.6 (ROCm 6.4) and 1.x (ROCm 7), "
+        pasta_say("ROCm is not recorded: PASTA supports rocprofiler-sdk 0.5 (ROCm 6.3), 0.6 (ROCm 6.4) and 1.x (ROCm 7), "
                   "this is %s; use a newer PASTA or another ROCm", version_text);
         return NULL;
     }

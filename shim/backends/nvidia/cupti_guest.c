@@ -315,7 +315,7 @@ static uint64_t fitting(const room *r, uint8_t *from, uint64_t bytes) {
 
 /* CUPTI would drop it as well. */
 static void say_lost(uint64_t bytes) {
-    pasta_say("the program's own CUPTI tool does not get all records: one did not fit in its buffer of %llu bytes; make "
+    pasta_say("the program's own CUPTI tool misses records: one did not fit into its buffer of %llu bytes; make "
               "the tool's buffers larger",
               (unsigned long long)bytes);
 }

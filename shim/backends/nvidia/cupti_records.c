@@ -344,7 +344,7 @@ void pasta_cupti_read_buffer(uint64_t context, uint32_t stream, uint8_t *buffer,
 
 void pasta_cupti_finish_records(void) {
     if (seen.dropped)
-        pasta_say("CUPTI lost %llu records: device times of as many kernels and copies are missing",
+        pasta_say("CUPTI lost %llu records: the device times of as many kernels and copies are missing",
                   (unsigned long long)seen.dropped);
     if (seen.unknown)
         pasta_log("%s: %llu kernels and copies were recorded from their records alone", PASTA_CUPTI_SOURCE,

@@ -377,7 +377,7 @@ static bool configure(sampled *s) {
     if (failed(cupti.configure(&config), "cuptiPCSamplingSetConfigurationAttribute")) return false;
     for (size_t i = 0; i < count; i++)
         if (attributes[i].status != 0) {
-            pasta_say("PC samples are not recorded: CUPTI refuses %llu as attribute %d of PC sampling (%s); see the "
+            pasta_say("PC samples are not recorded: CUPTI rejects %llu for attribute %d of PC sampling (%s); see the "
                       "settings nvidia.pc_sampling*",
                       (unsigned long long)attributes[i].value, attributes[i].type, pasta_cupti_error(attributes[i].status));
             return false;
@@ -418,7 +418,7 @@ static bool is_sampled(int16_t device) {
 static void add(sampled *s, uint64_t context, pasta_nv_place at) {
     pasta_cupti_sampling sampling = {sizeof sampling, NULL, context};
     if (is_sampled(at.device)) {
-        pasta_say("PC samples are of the first of several contexts: a device samples one at a time");
+        pasta_say("PC samples cover the first of several contexts only: a device samples one at a time");
         return;
     }
     if (failed(cupti.enable(&sampling), "cuptiPCSamplingEnable")) return;
@@ -438,7 +438,7 @@ void pasta_cupti_samples_context_created(uint64_t context, pasta_nv_place at) {
     sampled *s = contexts;
     while (s < contexts + CONTEXTS && s->context) s++;
     if (s < contexts + CONTEXTS) add(s, context, at);
-    else pasta_say("PC samples of a context are not recorded: %d others are sampled", CONTEXTS);
+    else pasta_say("PC samples of a context are not recorded: %d others are already sampled", CONTEXTS);
     pthread_mutex_unlock(&lock);
 }
 
@@ -504,7 +504,7 @@ static bool read_settings(void) {
     unsigned long long cycles = strtoull(interval, &unit, 10);
     while (settings.period < 31 && UINT64_C(1) << settings.period < cycles) settings.period++;
     if (strcmp(unit, "cycles") != 0 || settings.period < 5 || cycles != UINT64_C(1) << settings.period) {
-        pasta_say("PC samples are not recorded: nvidia.pc_sampling=%s is no power of two of 32 to 2147483648 cycles, as "
+        pasta_say("PC samples are not recorded: nvidia.pc_sampling=%s is not a power of two from 32 to 2147483648 cycles, such as "
                   "4096cycles",
                   interval);
         return false;

@@ -100,7 +100,7 @@ static bool find_driver(void) {
     for (size_t i = 0; library && i < sizeof functions / sizeof *functions; i++)
         __atomic_store_n((void **)functions[i].pointer, pasta_planned_next_dlsym(library, functions[i].name), __ATOMIC_RELAXED);
     if (library && !driver.function_name)
-        pasta_say("the plan for managed memory is not carried out: it needs a driver for CUDA 12.3 or newer");
+        pasta_say("the managed memory plan is not applied: it requires a driver for CUDA 12.3 or newer");
     return library != NULL;
 }
 

@@ -210,7 +210,7 @@ static void release_unused(void) {
     for (struct part *next; p; p = next) {
         next = p->next;
         int error = driver_free(p->address);
-        if (error) pasta_say("managed memory was not given back to the driver (error %d)", error);
+        if (error) pasta_say("managed memory could not be freed (error %d)", error);
         free(p);
     }
 }

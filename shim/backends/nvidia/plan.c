@@ -105,7 +105,7 @@ static bool await_cubins(void) {
                 char log[PATH_MAX];
                 beside(log, cubin, ".log");
                 pasta_say(waited >= MOST_MS ? "probes do not run: they are still being compiled, see %s"
-                                            : "probes do not run: they do not compile, see %s",
+                                            : "probes do not run: they failed to compile, see %s",
                           log);
                 return false;
             }
@@ -131,7 +131,7 @@ bool pasta_nv_read_plan(const char *path) {
         *space = '\0';
         char *value = strdup(space + 1); /* kept: the plan points into it */
         good = value && plan_line(line, value);
-        if (!good) pasta_say("probes do not run: %s: the line that begins with %s is not understood", path, line);
+        if (!good) pasta_say("probes do not run: %s: cannot parse the line that begins with %s", path, line);
     }
     fclose(file);
     return good && await_cubins();

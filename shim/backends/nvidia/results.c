@@ -49,7 +49,7 @@ static void publish(text *t, const pasta_nv_prober *p) {
             pasta_publish(e);
         }
     } else {
-        pasta_say("results of probes are lost: no room in the session directory (%s)", strerror(errno));
+        pasta_say("probe results are lost: the session directory is full (%s)", strerror(errno));
     }
     t->used = 0;
 }

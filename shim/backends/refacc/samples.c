@@ -18,7 +18,7 @@ static uint64_t every; /* sectors of a sample */
 
 static void missed(const char *what) {
     static bool said;
-    if (!__atomic_exchange_n(&said, true, __ATOMIC_RELAXED)) pasta_say("refacc: some %s have no samples: more than fit at a time", what);
+    if (!__atomic_exchange_n(&said, true, __ATOMIC_RELAXED)) pasta_say("refacc: some %s have no samples: too many at once", what);
 }
 
 void pasta_refacc_samples(void) {
