@@ -58,8 +58,8 @@ _OTHERS = (
     Capability("copy_addresses", "memory_copy", "source", "addresses of copies"),
     Capability("copy_devices", "memory_copy", "source_device", "devices of copies"),
     Capability("copy_stream", "memory_copy", "destination_stream", "second streams of copies"),
-    Capability("uvm_source", "uvm_prefetch", "source", "where managed memory came from"),
-    Capability("wait_times", "sync", "duration", "how long the host waited"),
+    Capability("uvm_source", "uvm_prefetch", "source", "origin of prefetched managed memory"),
+    Capability("wait_times", "sync", "duration", "duration of host waits"),
 )  # fmt: skip
 
 #: Capabilities by name: kinds, then the others.
@@ -98,7 +98,7 @@ class Source:
         self.notes = notes
         unknown = sorted((gives | notes.keys()) - CAPABILITIES.keys())
         if unknown:
-            raise ValueError(f"source {name}: {unknown[0]!r} is no capability")
+            raise ValueError(f"source {name}: {unknown[0]!r} is not a capability")
 
 
 def names(text: str) -> frozenset[str]:

@@ -17,7 +17,7 @@ _ACCEPTED: dict[str, str] = {
     "bool": "true or false",
     "int": "an integer",
     "float": "a number",
-    "str": "a text",
+    "str": "a string",
     "bytes": 'a size such as 4096, "4KiB" or "1MB"',
     "duration": 'a duration such as "10ms", "2s" or a number of nanoseconds',
     "regex": "a regular expression",

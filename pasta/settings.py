@@ -144,7 +144,7 @@ def parse_interval(value: object) -> str:
 def parse_regex(value: object) -> str | None:
     """A regular expression, or None for the empty text. Raises ValueError."""
     if not isinstance(value, str):
-        raise ValueError("a regular expression (it is no text)")
+        raise ValueError("a regular expression (not a string)")
     if len(value) > MAX_TEXT or not set(value).isdisjoint("\0\n"):
         raise ValueError(f"a regular expression of one line, at most {MAX_TEXT:,} characters")
     try:

@@ -109,7 +109,9 @@ class Figure:
     def __post_init__(self) -> None:
         for name, values in self.series.items():
             if len(values) != len(self.x):
-                raise ValueError(f"series {name!r} has {len(values)} values for {len(self.x)} x")
+                raise ValueError(
+                    f"series {name!r} has {len(values)} values for {len(self.x)} x values"
+                )
 
 
 def has_columns(table: Table | None, *columns: str) -> TypeGuard[Table]:

@@ -272,7 +272,7 @@ class Run(Tables):
             if failure:
                 raise RunError(f"tool {tool} was disabled: {failure}")
             known = f"there are {', '.join(tables)}" if tables else "there are none"
-            raise RunError(f"{self.path}: no results of a tool {tool!r}", remedy=known)
+            raise RunError(f"{self.path}: no results of the tool {tool!r}", remedy=known)
         return tables[tool]
 
     def _name(self, tool: str, name: str | None) -> str:
@@ -403,7 +403,7 @@ class Runs(Tables):
         if names is None:
             known = ", ".join(self.tables()) or "none"
             raise RunError(
-                f"{self.path}: no results of a tool {tool!r}", remedy=f"there are {known}"
+                f"{self.path}: no results of the tool {tool!r}", remedy=f"there are {known}"
             )
         chosen = _chosen(self.path, tool, names, name)
         places = (
@@ -457,5 +457,5 @@ def _chosen(path: Path, tool: str, names: list[str], name: str | None) -> str:
 def _not_installed(package: str, instead: str) -> MissingDependency:
     return MissingDependency(
         f"{package} is not installed",
-        remedy=f"pip install {package}, or use run.{instead}(…), which needs none",
+        remedy=f"pip install {package}, or use run.{instead}(…), which does not need it",
     )

@@ -18,7 +18,9 @@ def prepare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "name", nargs="?", metavar="DEMO", help="name of the program (default: list all)"
     )
-    parser.add_argument("--path", action="store_true", help="print its path instead of running it")
+    parser.add_argument(
+        "--path", action="store_true", help="print the path of the program instead of running it"
+    )
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="arguments of the program")
 
 

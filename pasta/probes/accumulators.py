@@ -252,7 +252,7 @@ class Accumulator:
         if field is None and len(fields) > 1:
             raise ValueError(f"map {self.spec.name} has the fields {', '.join(fields)}: name one")
         if field is not None and field not in fields:
-            raise ValueError(f"map {self.spec.name} has no field {field}: {', '.join(fields)}")
+            raise ValueError(f"map {self.spec.name} has no field {field}, only {', '.join(fields)}")
         return int(sum(rows[field or fields[0]].tolist()))
 
     @property

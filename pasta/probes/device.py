@@ -99,4 +99,4 @@ class DeviceProbes(Protocol):
     ) -> list[Code]:
         """The code of kernels (mangled names) and their callees in images of modules, read for at
         most `timeout` seconds; of a module that cannot be read, the result has the reason."""
-        return [Code(None, "the code of this backend cannot be read") for _ in modules]
+        return [Code(None, "code for this backend cannot be read") for _ in modules]

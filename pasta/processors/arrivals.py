@@ -217,14 +217,15 @@ class Arrivals:
                 continue
             rank, name = self._rank(id, member), self._name(operation)
             yield Finding(
-                what="the other ranks wait for one that comes late",
+                what="other ranks wait for a late rank",
                 where=rank,
-                evidence=f"{rank} comes last in {formatted(times / count, 'share')} of"
-                f" {counted(count, 'operation')} {name} of {self._group(id)}: the others wait"
-                f" {formatted(each / max(1, times), 'ns')} for it each time,"
-                f" {formatted(each, 'ns')} each in all",
-                remedy=f"look at what {rank} does before: an uneven share of the data, longer"
-                " sequences, a slower device or host (tools operators, utilization, telemetry)",
+                evidence=f"{rank} is last in {formatted(times / count, 'share')} of "
+                f"{counted(count, 'operation')} {name} of {self._group(id)}: each of "
+                f"the others waits {formatted(each / max(1, times), 'ns')} for it "
+                f"each time, {formatted(each, 'ns')} in total",
+                remedy=f"check what {rank} does before: a larger share of the data, longer "
+                "sequences, a slower device or host (tools operators, utilization, "
+                "telemetry)",
                 gain=min(1.0, each / self._span),
                 of="the time of the run",
             )
@@ -301,9 +302,9 @@ class Arrivals:
                 else "ranks make different numbers of calls on one communicator",
                 where=f"{group}, call {order}",
                 evidence=f"{one}; {other}" + (f"; {len(rows):,} in all" if len(rows) > 1 else ""),
-                remedy="have all ranks make the same calls in the same order: otherwise they wait"
-                " for each other forever, or compute wrong results (unless profiling ended earlier"
-                " in one of them)",
+                remedy="make all ranks issue the same calls in the same order: otherwise "
+                "they deadlock or compute wrong results (unless profiling ended "
+                "earlier in one of them)",
                 confidence="high" if what != "number of calls" else "medium",
             )
 
@@ -323,14 +324,14 @@ def _arrivals_table(rows: list[tuple[Any, ...]]) -> Table:
             "waits": "waits of all ranks",
             "last": "most often last",
             "last_share": "of the operations",
-            "transfer": "mean time when all have come",
-            "algorithm": "GB/s in it",
+            "transfer": "mean time once all arrived",
+            "algorithm": "GB/s in that time",
         },
         keys=("operation", "communicator"),
         sums=("joined", "waits"),
         levels=("skew", "median_skew", "longest_skew", "last_share", "transfer", "algorithm"),
         important=("skew", "waits"),
-        title="Arrival of ranks: latest less earliest start",
+        title="Arrival of ranks: latest minus earliest start",
     )
 
 
@@ -341,7 +342,7 @@ def _members_table(rows: list[tuple[Any, ...]]) -> Table:
         {name: [row[at] for row in rows] for at, name in enumerate(names)},
         units={"last_share": "share", "caused": "ns", "waited": "ns"},
         labels={"member": "rank", "joined": "operations", "last": "came last",
-                "last_share": "of them", "caused": "waits of others for it",
+                "last_share": "of them", "caused": "others waited for it",
                 "waited": "waited for others"},
         keys=("operation", "communicator", "member"), sums=("joined", "last", "caused", "waited"),
         levels=("last_share",), important=("caused", "waited"),

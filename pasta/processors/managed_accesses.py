@@ -153,7 +153,7 @@ def _read(stored: Mapping[str, Table], name: str, dtype: np.dtype[Any]) -> NDArr
     for field in dtype.names or ():
         column = table.columns.get(field)
         if not isinstance(column, np.ndarray) or column.dtype.kind not in "iu":
-            raise ValueError(f"table {name}: column {field} has no whole numbers")
+            raise ValueError(f"table {name}: column {field} does not hold whole numbers")
         if dtype[field].kind == "u" and (column < 0).any():
             raise ValueError(f"table {name}: column {field} has negative numbers")
         found[field] = column
@@ -261,14 +261,14 @@ class OtherAccesses:
         if self.launches:
             alone.append(f"{counted(self.launches, 'launch')} with accesses")
         if alone:
-            yield f"without partner in the other pass: {', '.join(alone)}"
+            yield f"without a partner in the other pass: {', '.join(alone)}"
         if self.tensors:
             yield (
-                f"accesses to {counted(self.tensors, 'tensor')} without partner in the other pass"
-                " count for their allocations"
+                f"accesses to {counted(self.tensors, 'tensor')} without a partner in the "
+                "other pass count for their allocations"
             )
         if self.lacks_tensors:
-            yield "the pass with accesses has no accesses to tensors: advice is on allocations only"
+            yield ("the pass with accesses has no tensor accesses: advice covers allocations only")
 
 
 def _partners(objects: NDArray[Any], others: NDArray[Any]) -> NDArray[Any]:
@@ -291,7 +291,7 @@ def _placed(
     at, known = places_of(others["object"], ranges["object"])
     owner, owned = places_of(others["object"], others["owner"])
     if not known.all() or not owned.all():
-        raise ValueError(f"table {TOUCHED}: objects that {OBJECTS} lacks")
+        raise ValueError(f"table {TOUCHED}: objects that are not in {OBJECTS}")
     step = np.uint64(width)
     first, parts, bytes = ranges["bin"], ranges["parts"], others["bytes"][at]
     _check_inside(first, parts, bytes, step)

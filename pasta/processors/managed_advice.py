@@ -162,9 +162,9 @@ class Advisor:
         if "read_mostly" not in taken and not writes and on_device.any():
             yield Action("read_mostly"), "no launch writes it"
         if not taken & _ONE_PLACE and "read_mostly" not in taken:
-            yield Action("preferred_host"), "launches can access it where it is"
+            yield Action("preferred_host"), "launches can access it in place"
             if self.capacity is not None and now.totals[:, METRICS.index("evicted")].any():
-                yield Action("pin"), "it is evicted and comes back"
+                yield Action("pin"), "it is evicted and returns"
         if "prefetch" not in taken:
             launches = _faulting(now, unit)
             if launches:

@@ -76,8 +76,8 @@ def roofs_table(roofs: Sequence[Roof]) -> Table:
 def roof_notes(roofs: Sequence[Roof]) -> Iterator[str]:
     """How roofs are known that no option sets."""
     for how, text in (
-        (MEASURED, "roofs measured by kernels of PASTA's own"),
-        (DATA_SHEET, "roofs of the data sheet, which no kernel reaches"),
+        (MEASURED, "roofs measured by PASTA's own kernels"),
+        (DATA_SHEET, "roofs from the data sheet, which kernels cannot reach"),
     ):
         if named := [roof.label for roof in roofs if roof.how == how]:
             yield f"{text}: {', '.join(named)}"
@@ -205,10 +205,11 @@ def findings(
         yield Finding(
             what="a kernel reaches little of the device's roof",
             where=row["kernel"],
-            evidence=f"{formatted(of_time, 'share')} of the device time at {rate:,.3g} {unit},"
-            f" {formatted(share, 'share')} of what {'memory' if memory else 'arithmetic'} allows",
-            remedy="see how its accesses fall into sectors, and how many lanes are active:"
-            f" pasta-preload -t coalescing,divergence -k {row['kernel']} -- PROGRAM",
+            evidence=f"{formatted(of_time, 'share')} of the device time at {rate:,.3g} {unit}"
+            f", {formatted(share, 'share')} of the "
+            f"{'memory' if memory else 'arithmetic'} roof",
+            remedy="check how its accesses fall into sectors, and how many lanes are active: "
+            f"pasta-preload -t coalescing,divergence -k {row['kernel']} -- PROGRAM",
             gain=of_time * (1 - share),
             confidence="low",
         )

@@ -284,7 +284,7 @@ class Sampling:
             return ""
         seen, probed = sum(self.seen.values()), sum(self.probed.values())
         if not probed:
-            return f"no launch was probed, of {seen:,}"
+            return f"no launches were probed, of {seen:,}"
         text, unprobed = f"counted in {probed:,} of {counted(seen, 'launch')}", self.unprobed
         if unprobed:
             every = max(1, round(seen / probed))

@@ -103,7 +103,7 @@ def read_sources(
             changed.append(source.path)
         elif source.text:
             found.append(source)
-    notes = [f"changed since the run, not shown: {', '.join(changed)}"] if changed else []
+    notes = [f"changed since the run and not shown: {', '.join(changed)}"] if changed else []
     return found, notes
 
 

@@ -478,10 +478,10 @@ def _notes(
     elif kept < total:
         yield (
             f"of {counted(total, 'slice')}, those of at least {formatted(shortest, 'ns')} are "
-            "drawn one by one; shorter ones show only where nothing is zoomed"
+            "drawn one by one; shorter ones are drawn only in the unzoomed view"
         )
     if cut:
         yield (
-            f"it shows the first {formatted(until, 'ns')}, {MAX_EVENTS:,} events; "
-            "`pasta report DIR --perfetto FILE` writes all"
+            f"only the first {formatted(until, 'ns')}, {MAX_EVENTS:,} events; `pasta report "
+            "DIR --perfetto FILE` writes all"
         )

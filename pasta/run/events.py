@@ -262,7 +262,7 @@ def read_kind(
     found = parts(directory)
     if kind not in found:
         known = f"there are {', '.join(sorted(found))}" if found else "there are no events"
-        raise RunError(f"{directory}: no events {kind!r}", remedy=known)
+        raise RunError(f"{directory}: no events of kind {kind!r}", remedy=known)
     for path in found[kind]:
         file = _opened(path)
         unknown = set(columns or ()) - set(file.schema_arrow.names)
@@ -377,12 +377,12 @@ class _Stream:
         try:
             position, records = self._records_of(chunk)
             if position[0] <= self._read_to or (position[1:] <= position[:-1]).any():
-                raise ValueError("positions do not ascend")
+                raise ValueError("positions are not ascending")
         except (
             LookupError, pa.ArrowException, TypeError, ValueError, OverflowError, AttributeError
         ) as error:  # fmt: skip
             why = plain(str(error) or type(error).__name__)
-            raise RunError(f"{plain(str(path))}: not as PASTA writes it ({why})") from None
+            raise RunError(f"{plain(str(path))}: not written by PASTA ({why})") from None
         self._read_to = int(position[-1])
         return position, records
 

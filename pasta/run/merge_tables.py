@@ -42,7 +42,7 @@ def merged_schema(parts: Sequence[Part]) -> pa.Schema:
             [schema.remove_metadata() for schema in schemas], promote_options="permissive"
         )
     except pa.ArrowException as error:
-        raise RunError(f"its columns differ in type between ranks ({error})") from None
+        raise RunError(f"the types of its columns differ between ranks ({error})") from None
     ranks = [part.run.rank for part in parts]
     layout = layout_of(schemas[0].metadata, parts[0].path)
     if len(set(ranks)) == len(ranks) and None not in ranks:

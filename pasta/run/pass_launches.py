@@ -54,8 +54,8 @@ class RecordedPass:
             raise RunError(f"{run.path}: already joined", remedy="name the runs of its passes")
         if _LAUNCH not in self.kinds:
             raise RunError(
-                f"{run.path}: no launches were recorded, by which passes are joined",
-                remedy="record it again, with run.events on",
+                f"{run.path}: no launches were recorded, which joining requires",
+                remedy="record it again with run.events on",
             )
 
     @cached_property

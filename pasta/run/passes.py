@@ -74,7 +74,7 @@ def in_order(one: RecordedPass, other: RecordedPass) -> tuple[RecordedPass, Reco
     times, accesses = (other, one) if one.is_probed else (one, other)
     if not times.is_timed and not times.has_counts:
         raise RunError(
-            f"{times.run.path}: no device times, which {times.sources} did not give",
+            f"{times.run.path}: no device times; {times.sources} did not provide them",
             remedy="record it with a source that has kernel_complete (docs/backends.md)",
         )
     return times, accesses
@@ -275,8 +275,8 @@ def _lost(times: RecordedPass, accesses: RecordedPass) -> Iterator[str]:
             count = each.manifest.get(key, {}).get("kernel_launch", 0)
             if count:
                 yield (
-                    f"{counted(count, 'launch')} of {name} were {why} of the recording: later ones"
-                    " may be joined with others than their own"
+                    f"{counted(count, 'launch')} of {name} were {why} of the recording: later "
+                    "launches may be joined with the wrong partners"
                 )
 
 
@@ -339,7 +339,9 @@ def _copy_results(
             if target.name in without:
                 continue
             if target.exists():
-                warnings.append(f"{target.name} ran in both passes; shown is that of {TIMES}")
+                warnings.append(
+                    f"{target.name} ran in both passes; the report shows that of {TIMES}"
+                )
                 continue
             try:
                 _copy_result(each, name, path, target)

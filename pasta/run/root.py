@@ -196,8 +196,8 @@ class Root:
         twice = [rank for rank in self.ranks if self._independent(rank) > 1]
         if twice:
             yield (
-                f"{ranks_text(twice)}: several processes that are not each other's children, from"
-                " a restart or another job in the same root"
+                f"{ranks_text(twice)}: several unrelated processes, from a restart or another "
+                "job in the same root"
             )
 
     def _independent(self, rank: int) -> int:
@@ -293,7 +293,7 @@ def _read(path: Path) -> RankRun | Problem | None:
     if not path.exists():
         return None  # finished meanwhile, and renamed
     if not manifest or unfinished:
-        why = "unfinished: being written, or its PASTA was killed"
+        why = "unfinished: still being written, or its PASTA was killed"
         return Problem(path, why, _recorded_rank(directory))
     if "ranks" in manifest:
         return Problem(path, "made by pasta merge, not the run of a process")

@@ -189,10 +189,12 @@ class _Attached:
         except AttributeError:
             raise Refused(f"it has loaded another version of PASTA ({loaded})") from None
         if self.library.is_read():
-            raise Refused("it profiles a block itself, or another pasta attach does so")
+            raise Refused("it is profiling a block itself, or another pasta attach is profiling it")
         ring = self.library.ring()
         if ring is None:
-            raise Refused("it is not profiled: pasta-preload does not follow it, or said why")
+            raise Refused(
+                "it is not profiled: pasta-preload does not follow it, or has printed why"
+            )
         return dict(about, ring=os.fsdecode(ring))
 
     def prepare(self, request: list[dict[str, Any]]) -> dict[str, Any]:

@@ -42,7 +42,9 @@ def collect(ring_path: Path, *, plain_name: bool) -> dict[str, Any]:
     session = Session.open(ring_path.parent.parent)
     with open(private.open_file(ring_path), "rb") as owned:
         if not private.lock(owned.fileno()):
-            raise RunError(f"another collector works on {ring_path}", remedy="let it finish")
+            raise RunError(
+                f"another collector is reading {ring_path}", remedy="wait until it has finished"
+            )
         return _collect(session, Ring(ring_path), plain_name)
 
 

@@ -118,8 +118,8 @@ def run_in(program: Program, file: Path) -> None:
     debugger = next((each for each in _DEBUGGERS if shutil.which(each.name)), None)
     if debugger is None:
         raise MissingDependency(
-            f"neither gdb nor lldb was found, which pasta attach needs for Python before"
-            f" 3.{_REMOTE_MINOR}",
+            "neither gdb nor lldb was found; pasta attach needs one of them for Python "
+            f"before 3.{_REMOTE_MINOR}",
             remedy="apt install gdb, or dnf install gdb",
         )
     with _Dialogue(debugger, program) as dialogue:
@@ -258,7 +258,7 @@ class _Dialogue:
                 return
             self.ask("detach")
             time.sleep(_TRIAL_SECONDS)
-        raise RunError(f"{self.program} is busy with its locks", remedy="try again")
+        raise RunError(f"{self.program} holds locks that block the call", remedy="try again")
 
 
 def _is_safe(code: str, frames: str) -> bool:

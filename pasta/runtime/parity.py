@@ -28,7 +28,7 @@ def with_gaps(tool: Tool, result: Result, sources: Iterable[str]) -> Result:
     wants = kind.wants()
     if ACCESSES in wants and capabilities.blind and not kind.optional_accesses:
         who, what = " and ".join(capabilities.blind), CAPABILITIES[ACCESSES].text
-        return Result(summary=f"not available on this backend: {who} cannot give {what}")
+        return Result(summary=f"not available on this backend: {who} does not provide {what}")
     notes = [
         not_given(source, [each.text for each in missing])
         for source, missing in capabilities.missing(wants).items()

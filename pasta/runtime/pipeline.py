@@ -63,7 +63,7 @@ class Pipeline:
     ) -> None:
         names = [name_of(type(tool)) for tool in tools]
         if len(set(names)) < len(names):
-            raise ValueError(f"tools of one name: {', '.join(sorted(names))}")
+            raise ValueError(f"several tools have the same name: {', '.join(sorted(names))}")
         self.filter = filter
         self.context = context
         self.processors: dict[str, Processor] = {}

@@ -226,9 +226,7 @@ class ProbeRuntime:
         if self._device is None:
             probes, visibility = self._backend()
             if probes is None:
-                raise ToolError(
-                    f"{visibility.name} reported results of probes, which PASTA cannot read"
-                )
+                raise ToolError(f"{visibility.name} reported probe results that PASTA cannot read")
             self._device = probes.results(
                 self.tools,
                 self.numbers,
@@ -276,8 +274,8 @@ class ProbeRuntime:
         ]
         if self._device.other_objects:
             text = (
-                f"{counted(self._device.other_objects, 'launch')} touched more"
-                " objects than fit apart"
+                f"{counted(self._device.other_objects, 'launch')} touched more objects than "
+                "can be told apart"
             )
             losses.append(("", text))
         return losses

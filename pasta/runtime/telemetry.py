@@ -132,7 +132,7 @@ class DeviceSampling:
             except Exception as error:
                 self._lost.add(device)
                 why = f"{type(error).__name__}: {error}"
-                self._log(f"device {self._uuids[device]} is not sampled any more: {why}")
+                self._log(f"device {self._uuids[device]} is no longer sampled: {why}")
                 continue
             for name, target in seeing:
                 self._append(name, target, device, sample, counted)

@@ -159,8 +159,8 @@ def _run(
             raise SassError("nvdisasm took too long for the code of a module") from None
         except OSError as error:
             raise MissingDependency(
-                f"{program} cannot be run ({error.strerror})",
-                remedy=f"pip install {WHEEL}, or set PASTA_NVDISASM to nvdisasm",
+                f"{program} cannot be executed ({error.strerror})",
+                remedy=f"pip install {WHEEL}, or name nvdisasm in PASTA_NVDISASM",
             ) from error
 
 

@@ -28,12 +28,12 @@ DIRECT: Final = "memory access"
 WHY: Final = (
     "charged to a tensor",
     "not waiting for memory",
-    "the function's code is not known",
+    "the function's code is unknown",
     "no instruction to blame was found",
     "waiting for local memory or asynchronous work",
     "its launch has no partner with accesses",
     "no accesses of the load were counted",
-    "the accessed memory is no known tensor or allocation",
+    "the accessed memory is not a known tensor or allocation",
 )
 #: Spaces of loads that may read tensors.
 _SPACES: Final = frozenset(

@@ -124,16 +124,17 @@ class Stalls:
         waiting = formatted(self.memory / self.total, "share")
         charged = formatted(self.charged / max(self.memory, 1), "share")
         return (
-            f"{counted(self.total, 'sample')}, {waiting} waiting for memory; {charged} of these"
-            f" charged to {counted(objects, 'tensor or allocation', 'tensors and allocations')}"
+            f"{counted(self.total, 'sample')}, {waiting} waiting for memory; {charged} of "
+            "these charged to "
+            f"{counted(objects, 'tensor or allocation', 'tensors and allocations')}"
         )
 
     def _remarks(self) -> list[str]:
         if not self.charges.estimated:
             return []
         return [
-            f"{counted(self.charges.estimated, 'sample')} of no certain launch: divided among the"
-            " launches of their function in proportion to device time"
+            f"{counted(self.charges.estimated, 'sample')} without a certain launch: divided "
+            "among the launches of their function in proportion to device time"
         ]
 
     def _kernels(self, functions: NDArray[Any]) -> list[str]:
@@ -284,7 +285,7 @@ class Stalls:
             },
             units=_SHARES,
             labels=_OF_REST,
-            title="Samples that are charged to no tensor",
+            title="Samples not charged to a tensor",
             keys=("why",),
             sums=("samples",),
             levels=("share", "of_memory"),
@@ -408,20 +409,21 @@ class Stalls:
             yield Finding(
                 what=f"warps wait for {what}",
                 where=where,
-                evidence=f"{row['stalls']:,} of {self.total:,} samples"
-                f" ({formatted(row['share'], 'share')}), {formatted(row['of_memory'], 'share')} of"
-                f" all waits for memory, are charged to {counted(row['tensors'], 'tensor')}"
-                f"{' of shape ' + row['shape'] if row['shape'] else ''}, most at the load"
-                f" {row['load']}"
+                evidence=f"{row['stalls']:,} of {self.total:,} samples ("
+                f"{formatted(row['share'], 'share')}), "
+                f"{formatted(row['of_memory'], 'share')} of all waits for memory, "
+                f"are charged to {counted(row['tensors'], 'tensor')}"
+                f"{' of shape ' + row['shape'] if row['shape'] else ''}, mostly at "
+                f"the load {row['load']}"
                 + (
-                    f"; without these stalls kernels would be at most"
-                    f" {row['bound']:.2f} times as fast"
+                    f"; without these stalls kernels would be at most {row['bound']:.2f} "
+                    "times as fast"
                     if row["bound"]
                     else ""
                 ),
                 remedy=(f"{row['line']}: " if row["line"] else "")
-                + "read it less often or in a layout that coalesces: a smaller type, contiguous()"
-                " before repeated use, or a fused operator",
+                + "read it less often or in a layout that coalesces: use a smaller type, "
+                "contiguous() before repeated use, or a fused operator",
                 gain=row["share"],
                 confidence="medium",
             )

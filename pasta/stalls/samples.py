@@ -38,7 +38,7 @@ def sample_type() -> Any:
 
 def missing_samples(reason: str, records: int) -> str:
     """A note on samples whose number is unknown."""
-    return f"samples are missing, their number is unknown: {reason} ({records:,} times)"
+    return f"an unknown number of samples is missing: {reason} ({records:,} times)"
 
 
 class StallSamples:

@@ -157,7 +157,7 @@ def answer_of(library: Path, program: str, seconds: float, **variables: str) -> 
             env={**environment, **variables}, stdin=subprocess.DEVNULL,
         )  # fmt: skip
     except subprocess.TimeoutExpired:
-        raise OSError(f"not within {seconds} s") from None
+        raise OSError(f"no answer within {seconds} s") from None
     _, found, after = done.stdout.rpartition(_ANSWER)
     answer = after.partition("\n")[0].strip()
     if done.returncode or not found or not answer:
@@ -195,8 +195,8 @@ def refusal(found: Rocprofiler) -> str | None:
     if found.is_known:
         return None
     return (
-        f"ROCm is not recorded: {found.library} is rocprofiler-sdk {found.version}, and PASTA "
-        f"knows {KNOWN_VERSIONS}; use a newer PASTA, or name another SDK with {NAMED}"
+        f"ROCm is not recorded: {found.library} is rocprofiler-sdk {found.version}, PASTA "
+        f"supports {KNOWN_VERSIONS}; use a newer PASTA, or name another SDK with {NAMED}"
     )
 
 

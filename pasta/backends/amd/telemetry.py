@@ -172,7 +172,7 @@ class AmdSmiSampler:
             self._kept[device] = self._answers(self._slow[device], handle)
             self._due[device] = time.monotonic() + _SLOW_SECONDS
         if not self._quick[device] and not self._slow[device]:
-            raise LookupError("it supports no query")
+            raise LookupError("it supports no queries")
         return Sample(**found, **self._kept[device])
 
     def _answers(self, queries: list[_Query], handle: Any) -> dict[str, Any]:

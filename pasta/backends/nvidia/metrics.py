@@ -83,7 +83,7 @@ def _check_supported(library: C.CDLL, chips: Sequence[str]) -> None:
     names = [each.decode() for each in known.names[: known.count]]
     for chip in chips:
         if chip not in names:
-            raise _Failed(f"it does not know {chip}, but {', '.join(names)}")
+            raise _Failed(f"it does not know {chip}, only {', '.join(names)}")
 
 
 def _counters(library: C.CDLL, chip: str) -> Iterator[tuple[str, str]]:
@@ -140,7 +140,7 @@ def counters(library: Path | None, chip: str = "") -> list[tuple[str, Sequence[D
     if isinstance(found, str):
         raise MissingDependency(
             f"{library} lists no counters: {found}",
-            remedy="13.2 and newer need NVIDIA's driver; PASTA_CUPTI_LIB names another library, as"
-            " that of nvidia-cuda-cupti==13.1.*",
+            remedy="13.2 and newer need NVIDIA's driver; name another library with "
+            "PASTA_CUPTI_LIB, such as that of nvidia-cuda-cupti==13.1.*",
         )
     return [(name, [DeviceCounter(*each) for each in listed]) for name, listed in found]

@@ -131,7 +131,7 @@ def library_version(library: Path) -> str:
             if re.match(r"\d+\.\d+", text):
                 return ".".join(text.split(".")[:2])
     raise ApiError(
-        f"the version of {library} is not known",
+        f"the version of {library} is unknown",
         remedy=f"set PASTA_SANITIZER_VERSION={VERSIONS[-1]}",
     )
 
@@ -191,7 +191,7 @@ def compiled(
     except OSError as error:
         raise PastaError(
             f"compiled probes cannot be stored in {directory} ({error.strerror})",
-            remedy="set XDG_CACHE_HOME to a directory that can be written",
+            remedy="set XDG_CACHE_HOME to a writable directory",
         ) from None
     if waits:
         for each in compilers:

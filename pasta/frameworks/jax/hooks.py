@@ -77,7 +77,7 @@ class _Arrays:
         if self._call(id(self._called)):
             atexit.register(self.stop)
         else:
-            _say("arrays of JAX are not recorded: this Python does not allow it")
+            _say("JAX arrays are not recorded: this Python does not support it")
 
     def stop(self):
         """Follows no more arrays: the interpreter may be about to end."""
@@ -96,7 +96,7 @@ class _Arrays:
             if not _is_ours(error):
                 raise
             self.stop()
-            _say("arrays of JAX are not recorded any more: %r" % (error,))
+            _say("JAX arrays are no longer recorded: %r" % (error,))
 
     def _add(self, arrays):
         live = self._live

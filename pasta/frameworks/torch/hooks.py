@@ -289,7 +289,7 @@ def _join_profiler(torch):
     from torch.autograd import profiler
 
     prepare = profiler._prepare_profiler
-    consequence = "torch.profiler shows nothing of PASTA's"
+    consequence = "torch.profiler does not show PASTA's records"
 
     def prepare_first(*arguments, **keywords):
         if profiler._prepare_profiler is prepare_first:
@@ -302,7 +302,7 @@ def _join_profiler(torch):
                 options.append("-I" + os.path.join(_SOURCES, "kineto", "fmt_fallback"))
             extension = _extension(torch, "kineto", consequence, options)
             if extension is not None and not extension.start():
-                _say("%s: the preloaded library is of another version" % consequence)
+                _say("%s: the preloaded library is from another version" % consequence)
         except Exception as error:
             _say("%s: %r" % (consequence, error))
         return prepare(*arguments, **keywords)
@@ -348,7 +348,7 @@ def _follow(torch):
         _join_profiler(torch)
     extension = None
     if _settings["operators"]:
-        extension = _extension(torch, "hooks", "operators of torch are known by name only")
+        extension = _extension(torch, "hooks", "only the names of torch operators are recorded")
     if extension is None:
         _follow_names(torch)
         return

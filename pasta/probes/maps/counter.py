@@ -100,7 +100,7 @@ class PairAccumulator(Accumulator):
         if not self.other:
             return []
         field = "" if len(self.spec.fields) == 1 else f" ({self.spec.fields[0]})"
-        return [f"{self.other:,} of {self.spec.name}{field} had no room"]
+        return [f"{self.other:,} of {self.spec.name}{field} did not fit"]
 
     def _stored(self) -> NDArray[Any]:
         """The rows without keys beyond the capacity."""
@@ -135,7 +135,7 @@ class Counter(Map[Accumulator]):
         if len(given) > 1 and (pair not in _TOGETHER or len(given) > 2):
             raise self._wrong(
                 f"by {parts!r}",
-                'give at most one of "object", "pc", "block", "sm", N, or "pc" with N or "object"',
+                ('use at most one of "object", "pc", "block", "sm", N, or "pc" with N or "object"'),
             )
         self.by = tuple("index" if isinstance(part, int) else part for part in parts)
         self.fields = checked_fields(self, fields)

@@ -89,7 +89,7 @@ class Histogram(Map[HistogramAccumulator]):
         super().__init__()
         parts = self._checked_by(by, [*IMPLICIT, "object"])
         if "object" not in parts:
-            raise self._wrong(f"by {by!r}", 'give "object", alone or with "launch" or "kernel"')
+            raise self._wrong(f"by {by!r}", 'use "object", alone or with "launch" or "kernel"')
         self.by = tuple(str(part) for part in parts)
         self.bin = self._number(bin, "bin")
         self.window = None if window is None else self._number(window, "window")

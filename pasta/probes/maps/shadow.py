@@ -89,12 +89,12 @@ class ShadowAccumulator(Accumulator):
 
     def losses(self) -> list[str]:
         """Exchanges without a granule, for the summary of the tool's result."""
-        return [f"{self.lost:,} of {self.spec.name} had no room"] if self.lost else []
+        return [f"{self.lost:,} of {self.spec.name} did not fit"] if self.lost else []
 
     def rows(self) -> NDArray[Any]:
         """Raises ToolError: probes read the values."""
         raise ToolError(
-            f"the values of the map {self.spec.name} are only for probes",
+            f"the values of the map {self.spec.name} are available only to probes",
             remedy="count what exchange returns in another map",
         )
 
@@ -125,7 +125,7 @@ class Shadow(Map[ShadowAccumulator]):
         if granularity & (granularity - 1):
             raise ToolError(
                 f"the map {self.name} has granules of {granularity} bytes",
-                remedy="give a power of two",
+                remedy="use a power of two",
             )
         return self._spec(
             ShadowSpec,
