@@ -173,7 +173,7 @@ def test_leaked_memory_has_its_python_line() -> None:
     tools = [MemoryTimeline({"leaked": 1}), tensors({})]
     (found,) = run_tools(tools, events)["memory_timeline"].findings
     assert found.where == ("device 0, pinned memory, load.py:4 stage")
-    assert found.remedy.startswith("load.py:4 stage: free each one after its use")
+    assert found.remedy.startswith("load.py:4 stage: free each allocation after use")
 
 
 def test_allocations_at_startup_are_not_leaks() -> None:

@@ -540,7 +540,7 @@ def test_data_loader_waits_name_the_iterating_line() -> None:
     (found,) = run_tool(Operators, events).findings
     assert found.what == "the program waits for data loading"
     assert found.where == "train.py:5 <module>, loading at data.py:7 __getitem__"
-    assert found.remedy.startswith("train.py:5 <module>: DataLoader(")
+    assert found.remedy.startswith("train.py:5 <module>: let the DataLoader load")
 
 
 @pytest.mark.parametrize("function", ["_try_get_data", "fetch"])

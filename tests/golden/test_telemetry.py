@@ -106,7 +106,7 @@ def test_reasons_count_in_busy_time_only(split: bool) -> None:
     assert finding.what == "clocks are lowered: power limit"
     assert finding.where == "device 0"
     assert finding.evidence == (
-        "46.2 % of 650.00 ms in which device 0 was busy (power limit of 700 W): 1,300 MHz on"
+        "46.2 % of 650.00 ms of busy time of device 0 (power limit of 700 W): 1,300 MHz on"
         " average instead of 1,980 MHz"
     )
     assert finding.gain == pytest.approx(300 / 650 * (1 - mean / 1980))

@@ -182,8 +182,8 @@ def test_two_passes_without_launches_in_samples(tmp_path: Path) -> None:
     assert dict(rows(found.tables, "unattributed", "why", "samples")) == {
         "not waiting for memory": 60, "the function's code is unknown": 3,
     }  # fmt: skip
-    assert any("600 samples of no certain launch" in note for note in found.notes)
-    assert found.notes[-1].endswith("is unknown: the hardware's buffer was full (1 times)")
+    assert any("600 samples without a certain launch" in note for note in found.notes)
+    assert found.notes[-1].endswith("is missing: the hardware's buffer was full (1 times)")
     assert all(samples for (samples,) in rows(found.tables, "reasons", "samples"))
     lines = {row["offset"]: row for row in found.tables["sass"].rows()}
     assert lines[offset("FMUL")]["samples"] == 650
@@ -272,7 +272,7 @@ def test_html_report_shows_the_forest_and_the_code(tmp_path: Path) -> None:
     assert "Tensors that warps waited for" in page and f"Code of {KERNEL}" in page
     load = offset("LDG", 0)
     assert f'id="sass-1-{load:#x}" class="hot"' in page and f'href="#sass-1-{load:#x}"' in page
-    assert "[16,8] strides (1,16) Float, 0 bytes in, 512 B long, 1 changes in place" in page
+    assert "[16,8] strides (1,16) Float, at byte 0, 512 B long, 1 changes in place" in page
     assert "style=" not in page.split("<main")[1].split("<script")[0]  # the policy forbids it
 
 

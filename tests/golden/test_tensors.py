@@ -335,7 +335,7 @@ def test_activation_finding_names_the_line_calling_the_modules() -> None:
     events.operator_end()
     (found,) = run_tool(Tensors, events, options={"least_peak": 1}).findings
     assert found.where == "device 0, most by model.py:20 forward"
-    assert found.remedy.startswith("model.py:20 forward: torch.utils.checkpoint.checkpoint(")
+    assert found.remedy.startswith("model.py:20 forward: use torch.utils.checkpoint.checkpoint(")
     assert "50% of them created there" in found.evidence
     assert found.confidence == "low"
 

@@ -221,7 +221,7 @@ def test_loading_data_is_a_cause_of_its_own() -> None:
     (finding,) = result.findings
     assert finding.what == "the device is idle while data loads"
     assert finding.where == "train.py:31 step"
-    assert finding.remedy.startswith("train.py:31 step: more workers")
+    assert finding.remedy.startswith("train.py:31 step: use more DataLoader workers")
     assert finding.gain == pytest.approx(30 / (30 + 12))  # without the first one
 
 

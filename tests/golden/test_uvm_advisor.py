@@ -105,7 +105,7 @@ def test_launches_by_graphs_are_not_in_the_plan() -> None:
     assert [row[0] for row in rows(result, "advice", "launches")] == [2]
     (entry,) = plan(result)
     assert entry.launch == LaunchKey("k", (4, 1, 1), 0)
-    assert any("launches by graphs" in note for note in result.notes)
+    assert any("graph launches" in note for note in result.notes)
 
 
 def test_without_accesses_launches_touch_what_faulted() -> None:

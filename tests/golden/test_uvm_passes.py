@@ -173,10 +173,10 @@ def changed(table: Path, **columns: Any) -> None:
         ("touched", {"parts": 2**63}, "ranges beyond their objects"),
         ("touched", {"parts": 0}, "ranges beyond their objects"),
         ("touched", {"part": 0}, "parts of different sizes"),
-        ("touched", {"object": 7}, "objects that touched_objects lacks"),
+        ("touched", {"object": 7}, "objects that are not in touched_objects"),
         ("touched", {"reads": -1}, "column reads has negative numbers"),
         ("touched", {"launch": "none"}, "column launch does not hold whole numbers"),
-        ("touched_objects", {"owner": 9}, "objects that touched_objects lacks"),
+        ("touched_objects", {"owner": 9}, "objects that are not in touched_objects"),
         ("touched_objects", {"bytes": 4}, "ranges beyond their objects"),
     ],
 )

@@ -169,7 +169,7 @@ def test_annotations(start, tmp_path: Path, name: str) -> None:
     assert manifest["launched"] == [sys.executable, str(tmp_path / "program.py")]
     earlier, gpus = manifest["warnings"]
     assert earlier.startswith("attached to the running program: earlier work, and memory")
-    assert gpus.endswith("of GPUs are not followed: start the program with pasta-preload")
+    assert gpus.endswith("memory are not followed: start the program with pasta-preload")
     assert f"pasta: {earlier}\npasta: {gpus}\n" in errors and f"note: {gpus}" in output
     assert program.end() == UNCHANGED
 

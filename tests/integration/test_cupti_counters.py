@@ -141,7 +141,7 @@ def test_unknown_counters(play: Play) -> None:
     played = play("context", "counters", "end", settings=f"nvidia.counters={names}\n")
     assert played.stderr == (
         "pasta: nvidia.counters: CHIP has no counter dram__bites.sum; `pasta doctor --counters` lis"
-        "ts those that it has\n"
+        "ts the counters that it has\n"
         "pasta: 6 counter values are missing: the device did not provide them\n"
     )
     assert [of[BYTES] for of in values(played).values()] == [1000, 2000, 3000, 4000, 5000, 6000]

@@ -447,7 +447,7 @@ def test_error_before_a_launch_is_one_line(play: Play, call: str) -> None:
     done = play(script, FAIL=f"{call}=7")
     assert (done.exit_status, done.stdout, done.target_stderr) == (7, "done\n", "")
     (line,) = done.notes
-    assert re.fullmatch(r"probes of context 0 end here: \w+ failed with 7 \(Some error\); .*", line)
+    assert re.fullmatch(r"probes of context 0 stopped: \w+ failed with 7 \(Some error\); .*", line)
     assert rows(done, "total") == []
 
 

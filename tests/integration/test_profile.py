@@ -167,7 +167,7 @@ REFUSED = {
         "pasta.profile: tool operators: top = 0 is not accepted: use an integer, at least 1",
     'pasta.profile(config="nowhere")': "unknown preset 'nowhere'",
     'pasta.profile("operators", out="/etc/passwd/x")':
-        "/etc/passwd/x: /etc/passwd is not a directory: name another one in out=",
+        "/etc/passwd/x: /etc/passwd is not a directory: use another directory in out=",
     'pasta.profile("operators", out="run-%z")': "run.out = 'run-%z': unknown placeholder %z",
 }  # fmt: skip
 
