@@ -1,7 +1,7 @@
 """Capabilities of sources of events, and their declaration by a source.
 
 A capability is an event kind ("kernel_complete") or another name ("registers", "accesses"). Kinds
-that PASTA itself records are no capabilities: any process may have them. Each source lists its
+that PASTA itself records are not capabilities: any process may have them. Each source lists its
 capabilities in the folder of its backend or framework; pasta/sources.py combines them.
 """
 
@@ -110,7 +110,7 @@ _NOT_GIVEN = "not given by "
 
 
 def not_given(source: str, texts: Sequence[str]) -> str:
-    """A note about data that a source lacks, by the texts of its capabilities."""
+    """A note about data that a source does not record, from the texts of the capabilities."""
     return f"{_NOT_GIVEN}{source}: {', '.join(texts)}"
 
 

@@ -51,7 +51,7 @@ def load_tools(
     """Instances of the tools with their options, in the given order, without duplicates.
 
     `options` are by tool name; `origins` are the places where a tool ("NAME") or an option
-    ("NAME.OPTION") was given; `sampled`: probes run in a part of the launches.
+    ("NAME.OPTION") was given; `sampled`: probes run in some launches only.
 
     Raises ToolError for an unknown tool, a file that cannot be loaded,
     wrong options, and options of a tool that does not exist.
@@ -67,7 +67,7 @@ def load_tools(
             with _given_in(origin):
                 if name not in classes:
                     _check_exists(name, key, classes, paths)
-                elif key:  # origins in files are no text
+                elif key:  # origins in files are not strings
                     in_file = origin is not None and not isinstance(origin, str)
                     classes[name].accept(key, value, typed=in_file)
     return [_made(found, options.get(name), sampled) for name, found in classes.items()]

@@ -1,4 +1,4 @@
-"""`pasta doctor`: checks this machine and installation, with a remedy for what is missing."""
+"""`pasta doctor`: checks this machine and installation, with a remedy for each problem."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from pasta.extensions import BAD, GOOD, NOTE, Check, built_check
 from pasta.processors.architecture import is_bandwidth
 from pasta.version import VERSION
 
-#: Version of the JSON document; it increases when a key changes its meaning or goes.
+#: Version of the JSON document; it increases when a key changes its meaning or is removed.
 _SCHEMA = 1
 _STYLES = {GOOD: "green", NOTE: "yellow", BAD: "red"}
 

@@ -149,7 +149,7 @@ def _checked(config: Config) -> list[Tool]:
     for section in config.sections():
         section.check()
     if config.host_rate:
-        config.collector = True  # otherwise many samples are of PASTA's own Python
+        config.collector = True  # otherwise many samples are in PASTA's own Python
     if config.max_size or config.live:
         # otherwise events stay on disk uncompressed, and uncounted, until the program ends
         config.collector = True
@@ -202,8 +202,9 @@ def _prepared(
     *,
     probes: bool = True,
 ) -> Session:
-    """A session with what the target needs before it starts; `wanted`: the framework data of more
-    than these tools; `probes`: whether the probes of tools run. Raises PastaError."""
+    """A session with what the target needs before it starts; `wanted`: framework
+    data that others than these tools require; `probes`: whether the probes of tools run. Raises
+    PastaError."""
     wanted = wanted or Wanted.by(tools)
     if config.operator or config.module:
         wanted = wanted._replace(operators=True)

@@ -146,7 +146,7 @@ def cover(
     `fired`: for each kind the distinct program counters that its probes saw, in bytes from the
     start of the kernel, None if only known to have fired; None if unknown. `wanted`: kinds of
     probes; `patched`: kinds installed in this kernel. Raises ValueError for a kind that
-    pasta_trace.h lacks.
+    is not in pasta_trace.h.
     """
     for kind in (*(fired or ()), *wanted, *patched):
         if kind not in sass.SPACES:

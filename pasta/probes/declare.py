@@ -126,8 +126,7 @@ def probes_of(tool: Owner | type[Owner]) -> tuple[ProbeFunction, ...]:
 
 
 def count_by_launch(tool: Owner) -> None:
-    """Have devices count by launch what the tool estimates, for a run that probes a part of the
-    launches."""
+    """Have devices count estimated maps by launch, for a run that probes only some launches."""
     for each in accumulators_of(tool).values():
         each.spec = replace(each.spec, sampled=each.spec.estimated)
 

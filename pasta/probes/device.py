@@ -55,7 +55,7 @@ class ProbeSettings:
 
     memory: int  # of each context, for maps
     trace_memory: int  # page-locked, per context, for access records in transfer
-    architecture: int  # to compile for; 0: those of the devices
+    architecture: int  # to compile for; 0: the architectures of the devices
     #: Whether `DeviceProbes.compile` waits for its compilers; otherwise the backend's source does,
     #: in the program, when it first needs the code.
     waits: bool = True

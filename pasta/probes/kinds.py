@@ -1,4 +1,4 @@
-"""Access kinds and the fields of an access. Numbers are those of pasta_trace.h."""
+"""Access kinds and the fields of an access. Numbers are as in pasta_trace.h."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ FIELDS: dict[str, Field] = {
 
 
 def missing(field: Field, kinds: tuple[str, ...]) -> list[str]:
-    """The kinds that lack the field."""
+    """The kinds that do not have the field."""
 
     def has(kind: Kind) -> bool:
         if field.needs == "address":

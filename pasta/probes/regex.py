@@ -188,7 +188,9 @@ class _Writer:
         unbounded = str(maximum) == "MAXREPEAT"
         if minimum > _MAX_REPEATS or (not unbounded and maximum > _MAX_REPEATS):
             raise _Untranslatable(f"more than {_MAX_REPEATS} repetitions", "write + or *")
-        if self.anchors > anchors:  # write the copies: glibc drops anchors in those that it makes
+        if (
+            self.anchors > anchors
+        ):  # write out the copies: glibc drops anchors in copies that it makes
             rest = f"{inner}*" if unbounded else f"{inner}?" * (maximum - minimum)
             return inner * minimum + rest
         if unbounded:

@@ -83,7 +83,7 @@ def with_unseen(name: str, tool: Owner, context: Context, probes: Seen, result: 
 
 
 def _scope(tool: Owner, sampling: Sampling) -> str:
-    """The launches that the results are of, if some were not probed."""
+    """The launches that the results cover, if some were not probed."""
     maps = [each for each in accumulators_of(tool).values() if each.spec.estimated]
     if not tool.estimates or not all(each.is_estimate() for each in maps):
         return "counts and shares cover the probed launches only"

@@ -22,7 +22,7 @@ class StepRanges:
 
     def __init__(self, pattern: str, strings: Strings) -> None:
         self.pattern = pattern
-        #: Ranges that matched and those of them that were inside others, by name.
+        #: Matched ranges, and matched ranges nested in others, by name.
         self.matched: Counter[str] = Counter()
         self.inside: Counter[str] = Counter()
         self._strings = strings

@@ -1,7 +1,7 @@
-"""When the ranks of a communicator arrive at its collectives, and which of them comes last.
+"""Arrival times of the ranks of a communicator at its collectives, and which rank is last.
 
-A collective is the same in all ranks that has the same number in a communicator of the same id; a
-send, and a receive, those of the same number between two ranks.
+Calls of ranks belong to one collective if they have the same number in a communicator of the same
+id; a send and a receive belong together if they have the same number between two ranks.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pasta.table import Table, counted, formatted
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-#: `channel` of collectives, which are of all ranks.
+#: `channel` of collectives, which involve all ranks.
 OF_ALL = -1
 #: Differences between ranks that are listed.
 _MAX_LISTED = 1000
@@ -49,7 +49,7 @@ def arrival() -> Any:
 def channel_of(
     sends: NDArray[Any], receives: NDArray[Any], member: NDArray[Any], peer: NDArray[Any]
 ) -> NDArray[Any]:
-    """The field `channel` of calls by what they do (bool), their ranks and peers."""
+    """The field `channel` of calls, by operation, rank and peer."""
     source, target = np.where(sends, member, peer), np.where(sends, peer, member)
     return np.where(sends | receives, source << 32 | target, OF_ALL)
 
@@ -65,7 +65,7 @@ class Thresholds:
 
 
 class Arrivals:
-    """Operations of which all ranks are known, and what differs between ranks.
+    """Operations recorded by all ranks, and differences between ranks.
 
     `rows`: dtype `arrival()`; `operations`: names by code; `group` names a communicator by its id,
     and `rank` a member of it; `span`: time of the run, `error`: of the clocks against each other,
@@ -112,7 +112,7 @@ class Arrivals:
             return
         latest_start = np.maximum.reduceat(rows["start"], begins)
         self._skew = latest_start - np.minimum.reduceat(rows["start"], begins)
-        # what it takes once all have come; -1: the end is not known
+        # time once all have arrived; -1: the end is unknown
         ends = np.maximum.reduceat(rows["end"], begins)
         timed = np.minimum.reduceat(rows["end"], begins) >= 0
         self._transfer = np.where(timed, np.maximum(ends - latest_start, 0), -1)

@@ -145,7 +145,7 @@ class LiveByOperator:
         self, nodes: NDArray[Any], changes: NDArray[Any], indices: NDArray[Any], marks: Marks
     ) -> None:
         """Follows a batch: changes of tensors and bytes (int64 of shape (changes, 2)) by nodes, at
-        indices, in ring order; `marks` as `Steps` gives them."""
+        indices, in ring order; `marks` as from `Steps`."""
         self._live = grown(self._live, int(nodes.max(initial=0)) + 1)
         due = [
             (mark, number, levels)

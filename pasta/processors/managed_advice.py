@@ -65,7 +65,7 @@ class Action:
 
 @dataclass(frozen=True)
 class Advice:
-    """An action on a unit, and what it saves beyond those before it, by the simulator."""
+    """An action on a unit, and its simulated savings beyond earlier actions."""
 
     unit: Unit
     action: Action
@@ -77,7 +77,7 @@ class Advice:
 
 @dataclass(frozen=True)
 class _Tried:
-    """Operations, and what the simulator says of them."""
+    """Operations, and their simulation."""
 
     ops: NDArray[Any]
     totals: NDArray[Any]

@@ -1,4 +1,4 @@
-"""A simulator of managed memory, page by page: what moves, and how many faults that takes.
+"""A simulator of managed memory, page by page: moves and faults.
 
 It is a model, not a driver. Pages have 64 KiB, blocks 2 MiB. A fault brings a page and, of the
 aligned groups of 2, 4, … 32 pages around it in its block, the largest of which more than 51 % are

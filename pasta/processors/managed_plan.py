@@ -1,4 +1,4 @@
-"""Plans for managed memory: prefetches and advice that PASTA gives to a running program.
+"""Managed memory plans: prefetches and advice that PASTA applies in a running program.
 
 A plan is TOML, written by the tool uvm_advisor or by hand; docs/tools/uvm_advisor.md describes it.
 It names allocations and launches by their content, so it fits every run of the program with the
@@ -17,7 +17,7 @@ from typing import Any
 from pasta.errors import ConfigError, shown
 
 VERSION = 1
-#: What an entry does, and whether it belongs to launches; others are done after the allocation.
+#: Actions of entries, and whether they belong to launches; others run after the allocation.
 ACTIONS = {
     "prefetch": True,  # to the device, before the launch
     "evict": True,  # to the host, after the launch
@@ -116,7 +116,7 @@ def read(path: str) -> list[Entry]:
 
 
 def parsed(text: str, name: str = "plan") -> list[Entry]:
-    """The entries of a plan's text. Raises ConfigError that names the entry and what is wrong."""
+    """The entries of a plan's text. Raises ConfigError that names the entry and the problem."""
     if sys.version_info >= (3, 11):  # deferred: most launches read no TOML
         import tomllib
     else:

@@ -142,7 +142,7 @@ def work_table(
     time = total(work["time"], timed)
     bytes, no_bytes = of_all("bytes")
     flops, _ = of_all("flops")
-    # rates are of launches with both, so that times of others do not count
+    # rates cover launches with both, so that other times do not count
     probed, counted = timed & ~np.isnan(work["bytes"]), timed & ~np.isnan(work["flops"])
     moved, meanwhile = total(work["bytes"], probed), total(work["time"], probed)
     worked, working = total(work["flops"], counted), total(work["time"], counted)
@@ -216,7 +216,7 @@ def findings(
 
 
 def _ratio(part: NDArray[Any], of: NDArray[Any]) -> NDArray[Any]:
-    """Quotients; 0 where there is no time."""
+    """Quotients; 0 without a time."""
     return np.where(of > 0, part / np.maximum(of, 1), 0)
 
 

@@ -144,7 +144,7 @@ class Sampling:
 
     @property
     def unprobed(self) -> list[int]:
-        """Kernels (name ids) of which no launch was probed."""
+        """Kernels (name ids) without a probed launch."""
         return sorted(name for name in self.seen if not self.probed.get(name))
 
     def estimates(self, launches: NDArray[Any], counts: NDArray[Any]) -> dict[int, Estimate]:

@@ -158,8 +158,8 @@ class Snapshots:
     """Snapshots of an object table with history, at any ring position.
 
     `version` counts the changes before a position: launches without an allocation or a free
-    between them share a snapshot. A new one is made from the nearest cached one, by
-    copies of the changed layers.
+    between them share a snapshot. A new snapshot is created from the nearest cached
+    one by copying the changed layers.
     """
 
     MAX_KEPT = 32

@@ -73,7 +73,7 @@ class Source:
 
     @property
     def measured(self) -> set[int]:
-        """Numbers of the lines of which anything was measured."""
+        """Numbers of the lines that have measurements."""
         return {line for sums in self.sums.values() for line in sums}
 
     def instructions(self, line: int) -> tuple[list[Instruction], int]:

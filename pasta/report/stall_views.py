@@ -23,7 +23,7 @@ _HOT: Final = 0.05
 
 @dataclass(frozen=True)
 class Node:
-    """An object, or a view of one: a label, what made it, and the views that were made of it."""
+    """An object or a view: a label, its operator, and the views created from it."""
 
     label: str
     about: str

@@ -29,7 +29,7 @@ _MAX_ROWS = 1 << 19
 
 @dataclass(frozen=True)
 class Change:
-    """A number in two runs; None if absent. Rows that a run lacks count as 0 in sums."""
+    """A number in two runs; None if absent. Rows missing in a run count as 0 in sums."""
 
     before: int | float | None
     after: int | float | None
@@ -225,7 +225,7 @@ class Comparison:
                     yield f"{tool}: {tables} not compared, missing in {other.path}"
 
     def compared(self, tool: str, name: str) -> list[str]:
-        """Compared columns of a table, those that add up first. Raises RunError."""
+        """Compared columns of a table, sums first. Raises RunError."""
         layout = self._layout(tool, name)
         return [*layout.sums, *layout.levels]
 

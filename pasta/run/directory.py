@@ -177,7 +177,8 @@ class RunDirectory(NamedTuple):
     def _overwrite(self, wanted: Path) -> bool:
         """Replaces the run at `wanted`; False if something other than a run is there.
 
-        A process killed meanwhile leaves both runs. Of several concurrent ones, the last wins.
+        A process killed meanwhile leaves both runs. If several processes replace it, the last one
+        wins.
         """
         replaced: list[Path] = []
         while not self._rename(wanted):

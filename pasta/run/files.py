@@ -169,8 +169,8 @@ def batches(
     rows: int = 1 << 16,
     first: int | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Rows of a file, at most `rows` at a time and fewer if it has many columns; `first`: only so
-    many rows. Raises RunError for a damaged file."""
+    """Rows of a file, at most `rows` at a time and fewer if it has many columns; `first`: maximum
+    number of rows. Raises RunError for a damaged file."""
     wide = max(1, len(columns) if columns is not None else file.metadata.num_columns)
     at_once = max(1, min(rows, MAX_BATCH // (8 * wide)))
     if first is not None:

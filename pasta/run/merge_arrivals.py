@@ -28,7 +28,7 @@ _NO_ID = np.iinfo(np.uint64).max
 
 
 def arrivals_of(root: Root, runs: Sequence[RankRun], problems: list[str]) -> Result | None:
-    """When each rank arrived at the collectives of all; None if no two runs share a communicator.
+    """Arrival of each rank at common collectives; None if no two runs share a communicator.
     A table that cannot be read is left out, with a line in `problems`."""
     codes: dict[str, int] = {}
     found, ranks, used = [], {}, []

@@ -18,7 +18,7 @@ from pasta.run.root import RankRun
 
 #: Rows buffered before they are written.
 _ROWS = 1 << 16
-#: Rows of each rank that come first, interleaved, so that reports show all ranks.
+#: Number of first rows of each rank that are interleaved, so that reports show all ranks.
 _SHOWN = 100
 
 
@@ -110,7 +110,7 @@ def merged_rows(
     parts: Sequence[Part], schema: pa.Schema, problems: list[str]
 ) -> Iterator[pa.Table]:
     """Rows of all parts: the first rows of all interleaved, since they matter most, then the rest
-    part by part. A damaged file gives the rows before the damage."""
+    part by part. Of a damaged file the rows before the damage are kept."""
     heads, order = [], []
     damaged = set()
 

@@ -58,7 +58,7 @@ def place_in_job(environment: Mapping[str, str]) -> Rank | None:
     ]
     if not found:
         return None
-    # Values that the first launcher does not set come from others with the same rank.
+    # Values that the first launcher does not set are taken from others with the same rank.
     agreeing = [each for each in found if each.rank == found[0].rank]
     return Rank(
         found[0].rank,

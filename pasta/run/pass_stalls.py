@@ -96,7 +96,7 @@ def _accesses(
 ) -> tuple[NDArray[Any], int]:
     """Accesses (`access_type`) of joined launches, with ordinals and functions of the pass with
     times; and the number of launches with accesses but without partner. `same`: numbers of
-    functions there, by those of the pass with accesses."""
+    functions in that pass, by number in the pass with accesses."""
     path = accesses.run.results / STALLS / "accesses.parquet"
     file = open_parquet(path, accesses.run.path, whole=False)
     parts = [np.zeros(0, access_type())]
@@ -124,8 +124,8 @@ def _accesses(
 
 
 def _same_functions(functions: Sequence[Function], stored: StoredResult) -> NDArray[Any]:
-    """Numbers (int32) in `functions` of the functions of the pass with accesses: those of the same
-    module, else of the same name; -1: none. The last entry is -1."""
+    """Numbers (int32) in `functions` of the functions of the pass with accesses, matched by module
+    and name, otherwise by name; -1: none. The last entry is -1."""
     exact: dict[tuple[str, str | None], int] = {}
     named: dict[str, int] = {}
     for number, each in enumerate(functions):

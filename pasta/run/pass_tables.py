@@ -19,7 +19,7 @@ from pasta.tool import Result
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-#: Columns that tensor stores belong to.
+#: Columns that tensor stores are added to.
 _WITH_STORES = frozenset({"bytes", "write_bytes"})
 #: Names of the passes.
 TIMES, ACCESSES = "times", "accesses"
@@ -158,7 +158,7 @@ class Joined:
     def _sums(
         self, codes: NDArray[Any], count: int
     ) -> tuple[dict[str, NDArray[Any]], dict[str, Column]]:
-        """Sums and columns of the joined launches by group, of which these are the numbers."""
+        """Sums and columns of the joined launches by group number."""
 
         def total(values: NDArray[Any], of: NDArray[Any]) -> NDArray[Any]:
             return np.bincount(codes[of], weights=values[of], minlength=count)

@@ -57,7 +57,7 @@ class Exceeded:
 
 @dataclass(frozen=True)
 class Threshold:
-    """A limit on a change; `str` gives the text that `parse` accepts.
+    """A limit on a change; `str` returns the text that `parse` accepts.
 
     `path` is the column, after the names of its tool and table if given. `rows` is a regular
     expression for rows; None: the total, or every row if the column has no total.
@@ -147,7 +147,7 @@ class Threshold:
     def _changes(
         self, place: str, table: TableDiff, column: ColumnDiff, notes: list[str]
     ) -> Iterator[tuple[str | None, Change]]:
-        """The changes to check: the total, or those of rows with their keys. Raises RunError."""
+        """The changes to check: the total, or changes of rows with their keys. Raises RunError."""
         if column.total is not None and self.rows is None:
             if column.total.difference is None:
                 raise RunError(f"--fail-on {self}: {place} has no values in one of the runs")

@@ -60,7 +60,7 @@ except KeyboardInterrupt:
 except BaseException:
  pass
 """
-#: Runs on the thread. It fails if `pasta attach` has given up meanwhile.
+#: Runs on the thread. It fails if `pasta attach` has timed out meanwhile.
 _THREAD = """try:
  names = {{"__name__": "_pasta_attached"}}
  with open({source!r}, "rb") as file:
@@ -163,7 +163,7 @@ class _Connection:
 
 
 class Attachment:
-    """The profile of a running program, which goes on when the `with` block ends."""
+    """The profile of a running program; the program continues after the `with` block."""
 
     def __init__(self, program: Program, config: Config, say: Say) -> None:
         self.program, self.config, self.say = program, config, say
@@ -222,7 +222,7 @@ class Attachment:
         self._block.warnings.extend(self.unseen)
 
     def _open(self, configuration: str = "") -> dict[str, Any]:
-        """What the program's side says; with a configuration it opens libpasta."""
+        """The answer of the program's side, which opens libpasta if given a configuration."""
         return self._connection.ask(
             "open",
             {

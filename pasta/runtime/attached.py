@@ -74,7 +74,7 @@ class _Call:
         return False
 
 
-#: Calls that the main thread has not made: CPython keeps no reference to them.
+#: Pending calls of the main thread: CPython keeps no reference to them.
 _calls: set[_Call] = set()
 
 
@@ -138,7 +138,7 @@ class Library:
 
     @property
     def framework(self) -> int:
-        """Address of the function that gives framework hooks their function table."""
+        """Address of the function that returns the function table of framework hooks."""
         return ctypes.cast(self.process.pasta_framework_api, ctypes.c_void_p).value or 0
 
 

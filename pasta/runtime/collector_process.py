@@ -1,9 +1,9 @@
 """The collector process: follows an event ring and writes its run directory.
 
 Started by the launcher: while the target runs, if the target cannot run Python itself; otherwise
-after it has ended.  Rings of several ended processes may share a collector, since most of the time
-that one with few events takes is the start of Python: a child is forked for each, so that tools
-find a new process and their crash is that of one run.
+after it has ended.  Rings of several ended processes may share a collector, since starting
+Python takes most of the time of a run with few events: a child is forked for each ring, so that
+tools find a new process and a crash affects one run only.
 """
 
 from __future__ import annotations

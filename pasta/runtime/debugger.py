@@ -263,12 +263,12 @@ class _Dialogue:
 
 def _is_safe(code: str, frames: str) -> bool:
     """Whether a stopped thread cannot hold the lock of Py_AddPendingCall: it is in a system call,
-    for which nobody keeps that lock, or in none of the functions around it."""
+    during which that lock is never held, or outside the functions that take it."""
     return bool(_SYSTEM_CALL.search(code.strip())) or not _LOCKS.search(frames)
 
 
 def _reason(answer: str) -> str:
-    """The line of a debugger's output that says why it could not stop the program."""
+    """The line of a debugger's output with the reason why it could not stop the program."""
     telling = re.compile(r"ptrace|error:|[Nn]ot permitted|denied")
     return next((line for line in _lines(answer) if telling.search(line)), _last_line(answer))
 

@@ -1,7 +1,7 @@
 """Samples of the program's call stacks on the host, by a thread of the launcher.
 
-The kernel samples the threads (perf events) and the launcher reads what it wrote, so the program
-gets no signal and none of its system calls is interrupted. The native part is shim/sampler.
+The kernel samples the threads (perf events) and the launcher reads the samples, so the program
+gets no signals and its system calls are not interrupted. The native part is shim/sampler.
 """
 
 from __future__ import annotations

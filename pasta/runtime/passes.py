@@ -1,7 +1,7 @@
 """Two passes of a program: the tools of each, where their runs go, and what they share.
 
-A source that gives device times may exclude probes, and probes change times. So tools without
-probes run in the first pass, and those with probes in the second; tools with `both_passes` in both,
+A source of device times may exclude probes, and probes change times. Tools without probes therefore
+run in the first pass, and tools with probes in the second; tools with `both_passes` run in both,
 but without their probes in the first. Imported only for two passes.
 """
 
@@ -50,7 +50,7 @@ def runs_in(name: str, tool: Tool | type[Tool]) -> bool:
 
 
 def narrowed(config: Config, tools: Sequence[Tool]) -> tuple[Config, list[Tool]]:
-    """The configuration and the tools, without those of a pass that some tool does not want."""
+    """The configuration and the tools, without tools of a pass that is not needed."""
     wanted = [name for name in (TIMES, ACCESSES) if all(name in each.passes for each in tools)]
     if len(wanted) != 1:
         return config, list(tools)
@@ -190,7 +190,7 @@ class Former:
             self._moved = whole, aside
 
     def remove(self) -> None:
-        """Removes it, or without a new one gives it its name again."""
+        """Removes the old run, or renames it back if there is no new one."""
         if self._moved is None:
             return
         whole, aside = self._moved

@@ -1,5 +1,5 @@
-"""Results of both passes of tools that run in both: made from the recorded events of the pass with
-device times, and from what the tool stored in the other one."""
+"""Joined results of tools that run in both passes: from the recorded events of the pass with device
+times, and the tables that the tool stored in the other pass."""
 
 from __future__ import annotations
 

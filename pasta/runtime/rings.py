@@ -126,7 +126,7 @@ class Rings:
     #: By name of the backend.
     _sampling: dict[str, DeviceSampling] = field(default_factory=dict)
     _host: HostSampling | None = None
-    _backends: list[Backend] | None = None  # those that record; None: not known yet
+    _backends: list[Backend] | None = None  # recording sources; None: not known yet
 
     def __post_init__(self) -> None:
         self.processes = ProcessTable(self.session.directory / "processes")

@@ -86,7 +86,7 @@ class Session(NamedTuple):
         wanted: Wanted | None = None,
         roofs: Roofs | None = None,
     ) -> Session:
-        """Creates and locks the directory where there is room for rings. Raises RunError.
+        """Creates and locks the directory where there is space for rings. Raises RunError.
 
         `wanted`: the framework data that tools require. `roofs`: what was measured of devices.
         """

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pasta.sass.places import Images
     from pasta.stalls.samples import Function
 
-#: A source whose samples are of the access itself gives this reason: nothing is blamed.
+#: Reason of sources that sample the access itself: nothing is blamed.
 DIRECT: Final = "memory access"
 #: How a sample is accounted for, by number; `why` of a blamed row.
 (
@@ -121,7 +121,7 @@ def blame_all(
     """Charge samples (`sample_type`) to instructions. `reasons`: names by id; `codes`: the
     functions whose code is known.
 
-    Samples of one launch are divided as those of all launches at the same place.
+    Samples of one launch are divided like the samples of all launches at the same place.
     """
     from pasta.sass.blame import SELF
 

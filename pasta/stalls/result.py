@@ -45,14 +45,14 @@ _SHARES: Final[dict[str, Unit]] = {"share": "share", "of_memory": "share"}
 #: Whys of waits for memory; the others wait for something else.
 _MEMORY: Final = (LOAD, 2, 3, 4, NO_LAUNCH, NO_ACCESS, NO_OBJECT)
 _OTHER: Final = 1
-#: Bounds of findings: the share of all samples that the tensors of a line, and a load, must have.
+#: Thresholds of findings: minimum share of all samples for tensors of a line, and for a load.
 MIN_SHARE: Final = 0.05
 _MAX_FINDINGS: Final = 3
 
 
 @dataclass(frozen=True)
 class Stalls:
-    """Everything that was found out about the stalls of a run.
+    """Results about the stalls of a run.
 
     `objects` has a row for each accessed object, by `object_id`, which is sorted, with the columns
     `object`, `bytes`, `generation` and those of DESCRIBED.
@@ -340,8 +340,8 @@ class Stalls:
         )
 
     def _sass(self) -> Table:
-        """All instructions of functions whose code is known, with samples by reason, and what they
-        waited for."""
+        """All instructions of functions whose code is known, with samples by reason and the
+        instructions that they waited for."""
         columns: dict[str, list[Any]] = {
             name: []
             for name in (

@@ -44,7 +44,7 @@ def missing_samples(reason: str, records: int) -> str:
 class StallSamples:
     """The samples of a run and its launches, from its batches in order.
 
-    Memory: that of the distinct samples, and 20 bytes for each launch.
+    Memory: the distinct samples, and 20 bytes per launch.
     """
 
     #: Event kinds that `feed` reads.

@@ -150,7 +150,7 @@ class Amd(Backend):
         return checks()
 
     def counters(self, chip: str = "") -> list[tuple[str, Sequence[DeviceCounter]]]:
-        """Counters of each GPU; the SDK does not list those of other chips. Raises
+        """Counters of each GPU; the SDK does not list counters of other chips. Raises
         MissingDependency."""
         from pasta.backends.amd.checks import counters
 

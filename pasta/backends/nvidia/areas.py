@@ -52,7 +52,7 @@ class Areas:
 
     @property
     def hashes(self) -> list[Hash]:
-        """All hash tables: that of program counters first, if there is one."""
+        """All hash tables; the table of program counters, if any, is first."""
         words = self.pc_words
         pcs = [Hash(_PC_ROWS, words, 4 if words > 16 else 16)] if words else []
         return [*pcs, *self.key_tables]

@@ -99,7 +99,7 @@ def _is_administrator() -> bool:
 
 
 def _mig_devices() -> tuple[list[str], list[str]]:
-    """Names of the GPUs that are partitioned, and of all."""
+    """Names of the partitioned GPUs, and of all GPUs."""
     import pynvml
 
     partitioned, every = [], []

@@ -32,7 +32,7 @@ from pasta.errors import PastaError
 from pasta.own_python import own_environment, own_python
 from pasta.processors.architecture import CACHE, MEMORY
 
-#: Increases when other kernels could give other rates: older ones in the cache are then ignored.
+#: Incremented when kernels change in a way that can change rates; older cached rates are ignored.
 _VERSION = 1
 _MEMORY = 1 << 30
 _MIN_FREE = 2 << 30
@@ -47,7 +47,7 @@ Say = Callable[[str], None]
 
 # ---- the process that measures ----
 
-#: Milliseconds of device time: to raise clocks, of a launch, and of all together.
+#: Milliseconds of device time: to raise clocks, of one launch, and of all launches.
 _WARM_MS, _LAUNCH_MS, _BUDGET_MS = 200.0, 4.0, 1500.0
 _LAUNCHES = 7
 #: Iterations of the launch from whose time the number of the others follows.
@@ -336,7 +336,7 @@ def _result_of(process: subprocess.Popen[str], end: float) -> tuple[dict[str, fl
 
 
 def _with_memory(rates: Mapping[str, float]) -> dict[str, float]:
-    """Rates with that of the memory: the higher one of reading and copying."""
+    """Rates with the memory rate: the higher of reading and copying."""
     found = dict(rates)
     of_memory = [found[name] for name in (READ, COPY) if name in found]
     return {MEMORY: max(of_memory), **found} if of_memory else found

@@ -28,7 +28,7 @@ def parse_allocator(value: object) -> str:
 
 
 class JaxSettings(Section):
-    """Settings of what is recorded of JAX."""
+    """Settings for the data recorded from JAX."""
 
     follow = setting(
         "jax.follow", parse_bool, True, "follow JAX if a tool requires it", per_block=True

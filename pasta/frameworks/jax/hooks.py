@@ -103,7 +103,7 @@ class _Arrays:
         new = [each for each in arrays if id(each) not in live]
         for array in reversed(new):  # the newest is first
             try:
-                # those of several devices have an array of each
+                # arrays on several devices have one array per device
                 parts = array._arrays if len(array.sharding.device_set) > 1 else [array]
                 buffers = [self._buffer(each) for each in parts]
             except _NotRecorded:
@@ -162,7 +162,7 @@ _HOSTS = ("cpu",)
 
 
 def _is_ours(error):
-    """Whether an exception is of this file or JAX, not of a handler of a signal that came."""
+    """Whether an exception is from this file or JAX, not from a signal handler."""
     where = error.__traceback__
     while where.tb_next:
         where = where.tb_next

@@ -161,7 +161,7 @@ class _Modules:
         more than a second ago."""
         if outermost not in self.paths:
             self.name(outermost, type(outermost).__name__)
-        if module not in self.paths:  # it is no child of another module
+        if module not in self.paths:  # it is not a child of another module
             inside = self.paths[outermost]
             self.name(module, "%s/%s" % (inside, type(module).__name__))
         for each in (outermost, module):  # a block of the program forgets names
@@ -266,7 +266,7 @@ class _Library:
 
 
 def _follow_names(torch):
-    """Follows allocations, and operators by name if one that runs here is recorded correctly."""
+    """Follows allocations, and operators by name if a test operator is recorded correctly."""
     library = _Library()
     if not library.process.pasta_framework_use(b"torch", torch.__version__.encode()):
         return
@@ -329,7 +329,7 @@ def _use_managed(torch):
         return
     memory = torch.cuda.memory
     allocator = memory.CUDAPluggableAllocator(path, "pasta_managed_alloc", "pasta_managed_free")
-    # without it torch would ignore Tensor.record_stream, and memory in use would be given out again
+    # without it torch would ignore Tensor.record_stream, and memory in use would be reused
     record = ctypes.cast(library.pasta_managed_record_stream, ctypes.c_void_p)
     allocator.allocator().set_record_stream_fn(record.value)
     memory.change_current_allocator(allocator)

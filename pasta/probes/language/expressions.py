@@ -365,7 +365,7 @@ def joined(
     boolean: bool = False,
     constant: bool = True,
 ) -> Value:
-    """A value made of parts: varying if any of them is, constant if all are and `constant`."""
+    """A value from parts: varying if any part is, constant if all parts are and `constant`."""
     parts = list(parts)
     return Value(
         node,

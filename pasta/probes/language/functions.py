@@ -22,7 +22,7 @@ Per = Literal["lane", "warp"]
 
 @dataclass(frozen=True)
 class Op:
-    """A map's method as a probe calls it; `uniform`: all lanes that call it give equal amounts."""
+    """A map's method as a probe calls it; `uniform`: all calling lanes pass equal amounts."""
 
     map: str
     method: str

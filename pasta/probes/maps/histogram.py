@@ -78,8 +78,8 @@ class HistogramAccumulator(Accumulator):
 class Histogram(Map[HistogramAccumulator]):
     """Sums per bin of each object: `maps.heat.add(access.object, access.offset, amount=1)`.
 
-    `by` is "object", with "launch" or "kernel" or both; `bin` is in bytes. Accesses to no object
-    count in bin 0 of object -1. With `window=N` there is a column `window`: launches, in order,
+    `by` is "object", with "launch" or "kernel" or both; `bin` is in bytes. Accesses outside objects
+    count in bin 0 of object -1. With `window=N` there is a column `window`: consecutive launches
     that together added N; 0: none.
     """
 

@@ -74,7 +74,7 @@ def {table.name}__exchange(env, address, value):
 
 
 class ShadowAccumulator(Accumulator):
-    """What a shadow lost; its values stay where probes run."""
+    """Exchanges that a shadow lost; its values stay where probes run."""
 
     spec: ShadowSpec
 
@@ -105,10 +105,10 @@ class ShadowAccumulator(Accumulator):
 
 class Shadow(Map[ShadowAccumulator]):
     """A value for each granule of memory: `previous = maps.m.exchange(access.address, value)`
-    stores a value and returns the one before, 0 for the first.
+    stores a value and returns the previous one, 0 at first.
 
-    The first `capacity` granules of `granularity` bytes, a power of two, have values; exchanges
-    of others return 0 and are counted as lost. Any number can take the place of an address.
+    The first `capacity` granules of `granularity` bytes, a power of two, have values. Exchanges of
+    others return 0 and are counted as lost. Any integer can be used as an address.
     """
 
     storage = ShadowAccumulator
