@@ -281,7 +281,7 @@ static void take_arguments(const char *first, va_list *arguments, char **argv) {
     for (const char *a = first; (*argv++ = (char *)a);) a = va_arg(*arguments, const char *);
 }
 
-/* Declares `argv` from the variable arguments after `first`; `rest` then stands after the NULL. */
+/* Declares `argv` from the variable arguments after `first`; `rest` is then after the NULL. */
 #define TAKE_ARGUMENTS(first)                           \
     va_list rest;                                       \
     va_start(rest, first);                              \

@@ -140,7 +140,7 @@ static bool wait_for_place(const pasta_chunk *chunk, uint64_t lap) {
     return free;
 }
 
-/* The next chunk for a writer that has none; false where the trace is full and the consumer is gone. */
+/* The next chunk for a writer without one; false if the trace is full and the consumer is gone. */
 static bool take_chunk(pasta_trace_writer *w) {
     pasta_trace *t = trace.map;
     for (;;) {

@@ -21,7 +21,7 @@ enum { BUCKETS = 1 << 14 };
 
 #define LOAD(place) __atomic_load_n(&(place), __ATOMIC_ACQUIRE)
 #define STORE(place, value) __atomic_store_n(&(place), value, __ATOMIC_RELEASE)
-#define COUNT(place) __atomic_fetch_add(&(place), 1, __ATOMIC_RELAXED) /* gives what it was */
+#define COUNT(place) __atomic_fetch_add(&(place), 1, __ATOMIC_RELAXED) /* returns the old value */
 
 struct entry {
     pasta_plan_action action;
@@ -155,9 +155,9 @@ static bool read_entry(char *line) {
     return true;
 }
 
-/* ---- entries by what they wait for ---- */
+/* ---- entries by trigger ---- */
 
-/* Entries of an allocation, or those of a kernel that are done before or after each launch, or a numbered one. */
+/* Entries of an allocation, or of a kernel, to run before or after each launch or a numbered one. */
 typedef struct key {
     bool at_launch;
     uint32_t owner;
@@ -231,7 +231,7 @@ __attribute__((constructor)) static void load(void) {
 
 bool pasta_plan_is_on(void) { return plan.on; }
 
-/* ---- what became of it ---- */
+/* ---- report ---- */
 
 static void describe(const struct entry *e, char *text, size_t size) {
     const struct allocation *a = &plan.allocation[e->allocation];

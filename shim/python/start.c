@@ -209,7 +209,7 @@ static const char *consume(const pasta_cpython *host) {
     return answer == 1 ? NULL : "the embedded consumer stopped; see log.txt";
 }
 
-/* ---- libraries that come with an embedded Python ---- */
+/* ---- libraries of an embedded Python ---- */
 
 static size_t objects_before; /* how many the process had loaded; those after them may be Python's */
 
@@ -288,7 +288,7 @@ static void *consumer_thread(void *argument) {
         } else if (hosted) {
             __atomic_store_n(&joined, 1, __ATOMIC_RELEASE);
             why = join_host(&host);
-            set_critical(1); /* until Python says otherwise */
+            set_critical(1); /* until Python reports otherwise */
             if (!why) why = finishing() ? NULL : consume(&host);
         } else {
             set_critical(1);

@@ -1,4 +1,4 @@
-/* perf events of a program on every processor, and what their buffers say.
+/* perf events of a program on every processor, and the records in their buffers.
  *
  * Each event counts the processor time of the program's threads on one processor, in all processes that it starts
  * (`inherit`, which needs an event for each processor).  When a period of it has passed, the kernel writes the registers
@@ -45,7 +45,7 @@ typedef struct sample {
     uint16_t in_kernel, truncated;
 } sample;
 
-/* A record in a buffer that is no sample. */
+/* A record in a buffer that is not a sample. */
 typedef struct record {
     const buffer *buffer;
     uint64_t position, time;
@@ -61,7 +61,7 @@ struct pasta_sampler {
     bool sees_kernel;
     pasta_process_state *processes[PROCESS_SLOTS];
     uint32_t process_count;
-    sample *waiting; /* for rings of their processes, and those of this round */
+    sample *waiting; /* for rings of their processes, and samples of this round */
     uint32_t waiting_count;
     record *noted; /* of this round */
     size_t noted_count, noted_room;

@@ -75,14 +75,14 @@ static bool read_clock(void) {
 /* ---- callbacks ---- */
 
 enum { OPERATIONS = 1024 };
-typedef enum use { DEVICE, ANNOTATION, NOTHING } use; /* what a callback shows to be in use */
+typedef enum use { DEVICE, ANNOTATION, NOTHING } use; /* runtimes seen in callbacks */
 
 typedef struct kind {
     const char *name;
     const pasta_amd_table *table;
     use use;
     bool whole; /* all of its operations are subscribed */
-    int32_t number; /* 0: this SDK has none of that name */
+    int32_t number; /* 0: this SDK has no operation of that name */
     const pasta_amd_operation *by_number[OPERATIONS];
 } kind;
 
@@ -159,7 +159,7 @@ static bool matches(const char *pattern, const char *name) {
     return pattern[length - 1] == '*' ? !strncmp(pattern, name, length - 1) : !strcmp(pattern, name);
 }
 
-/* The last row that matches: rows with patterns come before those with names. */
+/* The last row that matches: rows with patterns precede rows with names. */
 static const pasta_amd_operation *row_for(const pasta_amd_table *table, const char *name) {
     const pasta_amd_operation *found = NULL;
     for (size_t i = 0; i < table->count; i++) {
@@ -223,7 +223,7 @@ static bool set_up(void) {
 static int initialize(void (*finalize)(void), void *user) {
     (void)finalize, (void)user;
     int saved = errno;
-    pasta_amd_set_recording(true); /* callbacks may come before the start returns */
+    pasta_amd_set_recording(true); /* callbacks may arrive before the start returns */
     bool done = set_up();
     pasta_amd_set_recording(done);
     errno = saved;

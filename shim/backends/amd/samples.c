@@ -1,4 +1,4 @@
-/* PC samples, if `amd.pc_sampling` gives an interval.
+/* PC samples, if `amd.pc_sampling` sets an interval.
  *
  * The SDK fills a buffer for each device and delivers it on a separate thread; equal samples become one
  * record.
@@ -67,7 +67,7 @@ static int32_t on_samplings(const pasta_amd_sampling *offered, size_t count, voi
 
 /* ---- samples ---- */
 
-/* Stall reasons by their numbers in 1.x (pc_sampling.h); the first is that of issued instructions. */
+/* Stall reasons by their numbers in 1.x (pc_sampling.h); the first is for issued instructions. */
 static const char *const reasons[] = {
     "none", "no instruction there", "dependency on the ALU", "s_waitcnt", "internal instruction", "barrier",
     "arbiter chose another", "execution stalled", "other wait", "sleep",

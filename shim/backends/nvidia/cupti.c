@@ -1,6 +1,6 @@
-/* NVIDIA's CUPTI as an event source: how it is subscribed, flushed and left.
+/* NVIDIA's CUPTI as an event source: subscription, flushes and release.
  *
- * Records come when a buffer is full, or at a flush: a thread flushes regularly, so that a view is current and a
+ * Records arrive when a buffer is full, or at a flush: a thread flushes regularly, so that a view is current and a
  * program that is killed loses little.
  */
 #define _GNU_SOURCE

@@ -25,7 +25,7 @@
 
 enum { CONTEXTS = 64, METRICS = 256, WAIT_S = 1 };
 
-static const char time_counter[] = "gpu__time_duration.sum"; /* ns; in a list by this address: nobody asked for it */
+static const char time_counter[] = "gpu__time_duration.sum"; /* ns; in a list by this address: not requested */
 
 static struct {
     PASTA_CUPTI_COUNTER_FUNCTIONS(PASTA_CUPTI_FIELD)

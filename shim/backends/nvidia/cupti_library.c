@@ -54,7 +54,7 @@ bool pasta_cupti_load(char *why, size_t size) {
         return false;
     }
     int32_t result = pasta_cupti.get_version(&pasta_cupti.version);
-    if (result != 0) { /* some versions do not give it without a driver that suits them */
+    if (result != 0) { /* some versions do not report it without a compatible driver */
         snprintf(why, size, "%s does not work here: %d (%s); see `pasta doctor`", path, result, pasta_cupti_error(result));
         return false;
     }

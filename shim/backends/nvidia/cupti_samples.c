@@ -1,4 +1,4 @@
-/* PC samples, if `nvidia.pc_sampling` gives an interval.
+/* PC samples, if `nvidia.pc_sampling` sets an interval.
  *
  * Continuous mode samples all kernels of a context from its creation on, and names no launch.  Serialized mode names
  * it, runs one kernel at a time, and samples the launches that windows and filters select, as they do for probes.
@@ -29,7 +29,7 @@ static struct {
     uint64_t period, scratch, hardware, sleep; /* log2 of cycles, bytes, bytes, ms */
 } settings;
 
-/* Of the reasons that CUPTI numbers, pairs of which are one of ours. */
+/* Number of CUPTI's reasons, pairs of which map to one of ours. */
 typedef struct reasons {
     uint32_t count, numbers;  /* ours, CUPTI's */
     uint32_t names[REASONS];  /* ids, of ours */
@@ -214,7 +214,7 @@ static void add_pc(const sampled *s, const pasta_cupti_pc *pc) {
     }
 }
 
-/* What a fetch gave. */
+/* Result of a fetch. */
 static void take(const sampled *s, const pasta_cupti_samples *data) {
     if (discards) return;
     for (uint64_t i = 0; i < data->count && i < data->room; i++) add_pc(s, &data->pcs[i]);
@@ -261,7 +261,7 @@ static bool make_buffer(pasta_cupti_samples *data, uint64_t reason_count) {
 
 /* ---- fetching ---- */
 
-/* Under the lock.  Before the first data CUPTI says that the operation is invalid: measured. */
+/* Under the lock.  Before the first data CUPTI reports an invalid operation: measured. */
 static void fetch(sampled *s) {
     pasta_cupti_get_samples get = {sizeof get, NULL, s->context, &s->fetched};
     for (int i = 0; i < FETCHES; i++) {
@@ -310,7 +310,7 @@ void pasta_cupti_samples_module_unloading(void) {
 
 static void on_profiling(bool on) {
     if (!is_on() || !lock_soon()) return;
-    fetch_all(); /* what was sampled while it was stopped is dropped */
+    fetch_all(); /* samples taken while profiling was stopped are dropped */
     publish_places();
     discards = !on;
     pthread_mutex_unlock(&lock);

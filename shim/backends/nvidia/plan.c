@@ -75,7 +75,7 @@ static bool plan_line(const char *key, char *value) {
     return false;
 }
 
-/* Writes the path of a file beside a cubin, with another suffix. */
+/* Writes the path of a file next to a cubin, with another suffix. */
 static void beside(char path[PATH_MAX], const char *cubin, const char *suffix) {
     const char *dot = strrchr(cubin, '.');
     snprintf(path, PATH_MAX, "%.*s%s", dot ? (int)(dot - cubin) : 0, cubin, suffix);

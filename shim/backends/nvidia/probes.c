@@ -145,7 +145,7 @@ static void missed(pasta_nv_prober *p) {
                   p->at.context, p->at.device);
 }
 
-/* Gives a probed launch, which is under way, a slot. False: it has none, and has no end. */
+/* Assigns a slot to a probed launch in progress.  False: no slot, and no launch end. */
 static bool give_slot(pasta_nv_prober *p, const pasta_nv_launch *l, uint64_t ordinal, bool graph, uint32_t shape) {
     pasta_nv_version *v = plan.objects ? pasta_nv_version_use(p) : NULL;
     pasta_nv_batch *b;

@@ -103,7 +103,7 @@ static void on_nothing(void *user, int32_t domain, uint32_t id, const void *data
 
 static uint32_t subscribed_generation;
 
-/* An earlier CUPTI subscriber takes every callback, and the Sanitizer reports no error. */
+/* An earlier CUPTI subscriber receives every callback, and the Sanitizer reports no error. */
 static void at_exit(void) {
     if (pasta_generation() == subscribed_generation) pasta_nv_probes_finish();
     if (pasta_nv_delivered() || pasta_generation() != subscribed_generation) return;

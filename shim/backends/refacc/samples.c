@@ -6,7 +6,7 @@
 
 enum { PLACES = 256, SITES = 512, TRIES = 16, SECTOR_SHIFT = 5 };
 
-/* Sampled launches that run; one whose place is taken is not sampled. */
+/* Sampled launches in progress; a launch whose slot is taken is not sampled. */
 static struct {
     uint64_t launch; /* plus one; 0: free; all ones: being taken */
     struct {
