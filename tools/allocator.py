@@ -1,5 +1,5 @@
 """A framework's caching allocator: segments and blocks over time, memory by category over time, and
-what was live when memory ran out."""
+live tensors when memory ran out."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
     from pasta.processors.batch import Batch
 
-#: Failures that are described; later ones are counted.
+#: Maximum number of failures to describe; later ones are only counted.
 _MAX_FAILURES = 4
-#: Share of live bytes from earlier steps from which these are the cause.
-_MOST = 0.5
-#: Categories named in evidence.
+#: Minimum share of live bytes from earlier steps for these to be the cause.
+_MIN_EARLIER_SHARE = 0.5
+#: Maximum number of categories to name in evidence.
 _MAX_NAMED = 3
 #: State of an allocator at a moment; `largest`: bytes of its largest free block.
 _STATE = [
@@ -295,7 +295,7 @@ class Allocator(Tool):
         most = max(categories, key=lambda name: categories[name] if name else 0, default=None)
         remedy = _REMEDIES.get(most or "", "keep less memory live at once")
         earlier = device.live_before(self._last_step(failure.position), failure.position)
-        if earlier >= _MOST * live:
+        if earlier >= _MIN_EARLIER_SHARE * live:
             evidence += f"; {formatted(earlier, 'bytes')} were allocated in earlier steps"
             remedy = (
                 "keep result.detach() or result.item() instead of the result, which keeps "
@@ -449,7 +449,7 @@ class _Device:
         return self._segments(self._live(self.held, position), live)
 
     def _segments(self, segments: NDArray[Any], live: NDArray[Any]) -> NDArray[Any]:
-        """Segments (dtype _SEGMENT) of which these are live, with blocks (bool, in their order)."""
+        """Live segments (dtype _SEGMENT) with their blocks (bool, in order)."""
         found = np.zeros(len(segments), _SEGMENT)
         for name in ("address", "bytes"):
             found[name] = self.held[name][segments]

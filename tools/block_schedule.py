@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _ENTER = KIND["block_enter"].number
 _MAX_FINDINGS = 5
-#: Rows to combine at a time: a row for each warp, two for its first one.
+#: Rows to combine at once: one per warp, two for the first warp of a block.
 _PENDING = 1 << 20
 _POINTS = 256
 _UNITS: dict[str, Unit] = {
@@ -287,7 +287,7 @@ class BlockSchedule(Tool):
         )
 
     def _resident(self, schedule: Schedule) -> Table:
-        """Numbers of resident blocks over time, of all launches, for the report's timeline."""
+        """Numbers of resident blocks over time, for all launches, for the report's timeline."""
         rows = schedule.resident
         return _table(
             {
@@ -481,7 +481,7 @@ def _busy(blocks: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any
     starts = group_starts(blocks, keys)
     counts = np.diff(starts, append=len(blocks))
     ends = np.maximum.reduceat(blocks["end"], starts)
-    # one axis for all groups: each begins after the end of the one before
+    # one axis for all groups: each begins after the end of the previous one
     origin = np.repeat(np.cumsum(ends + np.uint64(1), dtype=np.uint64) - ends, counts)
     begin, end = blocks["begin"] + origin, blocks["end"] + origin
     latest = np.maximum.accumulate(end)
@@ -505,7 +505,7 @@ def _busy(blocks: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any
     groups["resident_ns"] = np.add.reduceat(blocks["end"] - blocks["begin"], starts)
     lengths = intervals["end"] - intervals["begin"]
     groups["busy"] = np.add.reduceat(lengths, group_starts(intervals, keys))
-    # blocks that begin when another ends come after it
+    # blocks that begin when another one ends are placed after it
     times = np.concatenate([begin, end])
     change = np.repeat(np.array([1, -1]), len(blocks))
     order = np.lexsort([change, times])

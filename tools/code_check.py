@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-#: Share of a kernel's launches that the host waits for.
-_MOST = 0.9
-#: Growth of memory: steps that it takes to tell it from warm-up, which is the first quarter of
+#: Minimum share of a kernel's launches that the host waits for.
+_MIN_WAIT_SHARE = 0.9
+#: Growth of memory: steps needed to distinguish it from warm-up, which is the first quarter of
 #: them; share of the steps after it in which memory grows; and number of allocations of one size
 #: from which memory_timeline reports the growth.
 _MIN_STEPS, _GROWING, _ALIKE = 8, 0.9, 12
-#: Memory whose allocation and free cost the host much: the device may have to become idle.
+#: Memory whose allocation and free are expensive: the device may have to become idle.
 _COSTLY = ("device", "managed", "pinned")
 
 #: Memory that the host reads too.
@@ -81,7 +81,7 @@ class CodeCheck(Rules):
             return
         launched = {site: len(found) for site, found in calls.sites(launches)}
         for site, found in calls.sites(waits, of):
-            if len(found) < max(self.waits, _MOST * launched[site]):
+            if len(found) < max(self.waits, _MIN_WAIT_SHARE * launched[site]):
                 continue
             time = int(np.maximum(rows["duration"][found], 0).sum())
             gain = min(time, calls.span - time) / calls.span
@@ -116,7 +116,7 @@ class CodeCheck(Rules):
                     continue
                 until = freed[np.searchsorted(allocated, mine)]
                 if (until[:-1] > mine[1:]).mean() > 0.5:
-                    continue  # several are live at a time, as in a pool
+                    continue  # several are live at once, as in a pool
                 gain = min(1.0, len(mine) * self.allocation_cost / calls.span)
                 if gain < self.least_share:
                     continue
@@ -212,7 +212,7 @@ class CodeCheck(Rules):
         first, second = writes[:-1], writes[1:]
         sets = calls.of("memory_set")
         readers = calls.before(calls.of("kernel_launch", "graph_launch", "memory_copy"))
-        # the second write itself comes after all readers before it
+        # the second write itself is after all readers before it
         dead = (rows["address"][first] == rows["address"][second]) & sets[first]
         dead &= (rows["bytes"][first] <= rows["bytes"][second]) & (rows["bytes"][first] > 0)
         dead &= readers[second] == readers[first]

@@ -1,4 +1,4 @@
-"""Collectives: what was sent between devices, how fast, and what it kept waiting."""
+"""Collectives: bytes sent between devices, bandwidth, and work that waited for them."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class _Sums:
 
 
 class Collectives(Tool):
-    """Collectives between devices: bytes, bandwidth, what hides them, which rank comes late."""
+    """Collectives between devices: bytes, bandwidth, overlap with other work, late ranks."""
 
     title = "Collectives"
     topic = "time"
@@ -274,7 +274,7 @@ class Collectives(Tool):
         )
 
     def _operators(self, joined: Joined) -> Table:
-        """Units by the framework's operator that made the first call, and operation."""
+        """Units by the framework operator that made the first call, and by operation."""
         units, of = joined.units, OperatorGroups(self.context)
         names = {number: name for name, number in operations().items()}
         keys, groups = np.unique(of.codes[units.node] * 256 + units.operation, return_inverse=True)

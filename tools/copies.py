@@ -344,7 +344,7 @@ class Copies(Tool):
     def _same_addresses(self) -> Iterator[Finding]:
         """Copies between the same addresses; not of pinned memory."""
         rows, count, total = _columns(self.same)
-        # a pinned buffer is there to be filled anew for each copy
+        # a pinned buffer is usually refilled for each copy
         staged = np.asarray([row[4] for row in rows], np.bool_)
         again = np.where(staged, 0, total - total // np.maximum(count, 1))
         directions = np.asarray([row[0] for row in rows], np.uint64)

@@ -199,7 +199,7 @@ def _sort_order(*texts: Sequence[str | None]) -> NDArray[Any]:
 
 
 def _is_rate(counter: str) -> bool:
-    """Whether a counter is no sum, such as the share `hits.pct` or the mean `cycles.avg`."""
+    """Whether a counter is not a sum, such as the share `hits.pct` or the mean `cycles.avg`."""
     return bool(set(counter.split(".")[1:]) - {"sum"})
 
 
@@ -214,6 +214,6 @@ def _chosen(columns: dict[str, Any], rows: Sequence[bool]) -> dict[str, Any]:
 
 
 def _as_integers(values: NDArray[Any]) -> NDArray[Any]:
-    """The values as integers if all are integral, as those of most counters are."""
+    """The values as integers if all are integral, as for most counters."""
     exact = len(values) and bool(((values % 1 == 0) & (np.abs(values) < _MAX_EXACT_INTEGER)).all())
     return values.astype(np.int64) if exact else values

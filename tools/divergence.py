@@ -114,7 +114,7 @@ class Divergence(Tool):
             )
 
     def _imbalanced(self, launches: Table) -> Iterator[Finding]:
-        """Kernels with launches in which some block makes many more accesses than others."""
+        """Kernels with launches in which one block makes many more accesses than others."""
         found: dict[str, list[dict[str, Any]]] = {}
         for row in launches.rows():
             if row["imbalance"] < self.imbalance or row["imbalance"] <= 1:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from pasta.processors.stacks import Frame
 
-#: Distinct threads with stacks that are told apart.
+#: Maximum number of distinct (thread, stack) pairs.
 _LIMIT = 1 << 18
 _NO_SAMPLES = "no samples: record with pasta-preload --perf"
 _UNKNOWN = "(unknown)"

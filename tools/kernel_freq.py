@@ -430,7 +430,7 @@ class KernelFreq(Tool):
 
     def _occupancy(self, shapes: NDArray[Any]) -> dict[str, Any]:
         """Columns of the kernels, weighted by the launches of their configurations; the limiter is
-        that of most launches, as a number, -1: unknown."""
+        the one of most launches, as a number, -1: unknown."""
         codes = self.names.encode(shapes["name"])
         launches = self.shape_launches[: len(shapes)]
         found = self._occupancy_of(shapes)

@@ -31,7 +31,7 @@ _ROW_GROUP = 1 << 18
 _MAX_BUFFERED_WORDS = 1 << 21
 #: Files that are written concurrently.
 _THREADS = max(1, min(12, len(os.sched_getaffinity(0)) - 1))
-#: Columns with few distinct values, and those that let readers skip row groups.
+#: Columns with few distinct values, and columns by which readers skip row groups.
 _DICTIONARY_COLUMNS = [
     "launch",
     "pc",

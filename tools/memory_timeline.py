@@ -622,7 +622,7 @@ def _internal() -> int:
 
 
 def _keys(layer: int, device: int, memory: int, internal: int) -> list[_Key]:
-    """Lines to which an object's bytes belong."""
+    """Tracks to which an object's bytes are added."""
     name = _memory_names().get(memory, "unknown")
     layer_name = "tensor" if _LAYERS[layer] == "tensor" else "memory"
     keys = [_Key(layer_name, device, name, bool(internal))]

@@ -34,7 +34,7 @@ PATTERNS = (
 )  # fmt: skip
 EARLY, LATE, LEAK, UNUSED, IDLE, REDUNDANT, DEAD_WRITE = range(len(PATTERNS))
 
-#: Memory of a device that counts for its peak, and that of it whose accesses are all visible.
+#: Kinds of device memory that count for the peak, and kinds whose accesses are all visible.
 _ON_DEVICE = ("device", "pool", "array", "module", "external")
 _VISIBLE = ("device", "pool")
 _LAYERS = ("memory", "tensor")
@@ -294,8 +294,8 @@ class ObjectLifetimes(Tool):
 
     @staticmethod
     def _save_by_group(part: _Part) -> None:
-        """The savings of groups, alone and beside all other changes: those of the groups with most
-        bytes, and -1 of the others that may have any."""
+        """The savings of groups, alone and on top of all other changes, for the groups with most
+        bytes; -1 for other groups."""
         groups, packing = part.groups, part.packing
         total = groups["bytes"] * groups["objects"] * (groups["pattern"] != DEAD_WRITE)
         groups["saved"] = np.where(groups["held"] > 0, -1, 0)

@@ -40,7 +40,7 @@ _COUNTS = (
 #: Counts for findings: waits and their time, and copies to the host with their bytes, without
 #: first calls; copies between host and device.
 _FINDING_COUNTS = ("steady_waits", "steady_wait_time", "reads", "read_bytes", "crossings")
-#: Directions of copies between host and device, and of those that read values back.
+#: Directions of copies between host and device, and of copies that read values back.
 _HOST_DEVICE = frozenset({"host_to_device", "device_to_host"})
 _TO_HOST = frozenset({"device_to_host"})
 _UNITS: dict[str, Unit] = {
@@ -212,7 +212,7 @@ class Operators(Tool):
         )
 
     def _notes(self, tree: _Tree) -> list[str]:
-        """Why there is no share of the peak rate, for operations with device times."""
+        """Reason why the share of the peak rate is missing, for operations with device times."""
         counted = int(tree.counts["flops"].sum())
         if not counted or not tree.counts["device_time"].any() or not tree.without_peak:
             return []
@@ -363,7 +363,7 @@ class _Tree:
         forward = self.operators.inherited("forward")
         times = np.zeros(len(self.nodes), np.int64)
         np.add.at(times, forward, self.counts["device_time"])
-        times[0] = 0  # what is no gradient, or that of an unknown operator
+        times[0] = 0  # not a gradient, or a gradient of an unknown operator
         return self.operators.with_callees(times)
 
     def with_gaps(self, field: str, values: list[int]) -> NDArray[Any]:

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 _READ, _WRITE, _ATOMIC = 1, 2, 3
 _WHAT = 2
 # Bits of the word above those: lane, warp, block, launch, instruction.  Blocks, launches and
-# instructions are told apart by so many low bits of their numbers.
+# instructions are distinguished by this many low bits of their numbers.
 _LANE, _WARP, _BLOCK, _LAUNCH, _PC = 2, 7, 12, 32, 44
 _LANE_BITS, _WARP_BITS, _BLOCK_BITS, _LAUNCH_BITS, _PC_BITS = 5, 5, 20, 12, 20
 #: log2 of the bytes of an instruction.
@@ -47,7 +47,7 @@ _PC_SHIFT = 4
 #: Distances in ascending order; a number is an index.
 DISTANCES = ("thread", "warp", "block", "grid", "launch")
 _DISTANCE_BITS = 3
-#: Kinds of dependences: the access, after the one before.
+#: Kinds of dependences: the access, after the previous one.
 DEPENDENCES = ("RAW", "WAR", "WAW", "RAR")
 _PER_OBJECT = ("cold", *(f"after_{name}" for name in DISTANCES))
 _OBJECT_FIELDS = ("granules", *_PER_OBJECT)
@@ -72,7 +72,7 @@ def low_bits(value: int, bits: int) -> int:
 
 @probe.function
 def distance_of(one: int, other: int) -> int:
-    """Index in DISTANCES of the innermost scope that made both accesses."""
+    """Index in DISTANCES of the innermost scope common to both accesses."""
     differs = one ^ other
     if low_bits(differs >> _LAUNCH, _LAUNCH_BITS):
         return 4

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-#: An instruction is a finding from this share of all samples on, if there are this many.
+#: Minimum share of all samples for an instruction to be a finding, and minimum samples.
 _MIN_SHARE, _MIN_SAMPLES = 0.2, 1000
 #: Columns of the groups of samples.
 _NAME, _PC, _REASON, _IN_MODULE, _MODULE = range(5)
@@ -69,7 +69,7 @@ class PcSamples(Tool):
             self.unlocated[reason] = before + int(mine.sum(dtype=np.int64)), records + len(mine)
 
     def _kernels(self, samples: NDArray[Any]) -> NDArray[Any]:
-        """Name ids of the sampled kernels: given, or by launch or, if unknown, by function."""
+        """Name ids of the sampled kernels: from the sample, its launch, or its function."""
         launched = np.asarray(self.context.launches.names(samples["ordinal"]), np.uint32)
         names = np.where(samples["name"] == 0, launched, samples["name"])
         unknown = np.flatnonzero(names == 0)

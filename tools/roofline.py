@@ -15,9 +15,9 @@ from pasta.processors.occupancy import Devices
 from pasta.processors.operator_names import GROUP_KEYS, OperatorGroups
 from pasta.processors.roofline import (
     DATA_SHEET,
-    LEAST_SHARE,
     LOW,
     MEASURED,
+    MIN_SHARE,
     SET,
     WORK,
     Roof,
@@ -57,7 +57,7 @@ class Roofline(Tool):
     )
     compute_roof = option(0.0, help="peak rate for all types, GFLOP/s; 0: as measured", minimum=0.0)
     low = option(LOW, help="finding: maximum share of the roof", minimum=0.0)
-    least_share = option(LEAST_SHARE, help="… and minimum share of the device time", minimum=0.0)
+    least_share = option(MIN_SHARE, help="… and minimum share of the device time", minimum=0.0)
     top = option(15, help="rows of each table in the text report; the tables have all", minimum=1)
 
     traffic = Counter(by=("launch",), fields=("bytes",))
@@ -208,8 +208,8 @@ class Roofline(Tool):
 
     @property
     def _measured(self) -> dict[str, float]:
-        """What was measured of the device with most of it, as all of a run are usually equal: of
-        those that the run used, if the source says which these are."""
+        """Measured roofs of the device with most of them, as devices of a run are usually equal;
+        among the devices that the run used, if the source reports them."""
         roofs = self.context.roofs
         records = self.devices.properties.values()
         used = {self.context.strings[int(record["uuid"])] for record in records} & roofs.keys()
@@ -364,8 +364,8 @@ def _sum(values: list[NDArray[Any]]) -> float:
 
 
 def _time_at(roofs: Mapping[str, Roof | None], name: str) -> float:
-    """Time of an operation at its roof, in ns; NaN if that is unknown. The roof without name is of
-    all operations."""
+    """Time of an operation at its roof, in ns; NaN if the roof is unknown. The unnamed roof applies
+    to all operations."""
     roof = roofs.get(name) or roofs.get("")
     return np.nan if roof is None else _GIGA / roof.rate
 

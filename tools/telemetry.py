@@ -43,7 +43,7 @@ _FIELDS = ("power", "clock", "temperature", "memory_used", "utilization")
 _JOULE = 1e12
 _MW = 1000
 _ABSENT_DEVICE = -1
-#: Launches after which a source without completions gives none, and the longest wait for one, ns.
+#: Launches after which a source is assumed to have no completions, and the longest wait, ns.
 _WITHOUT_TIMES = 1 << 16
 _PATIENCE = 60 * 10**9
 
@@ -134,7 +134,7 @@ class _Throttled:
 
 
 class _Device:
-    """What the samples of a device say."""
+    """Summary of the samples of a device."""
 
     def __init__(self, number: int, begin: int) -> None:
         self.number = number
@@ -144,8 +144,9 @@ class _Device:
         self.limit: int | None = None  # mW
         self.max_clock: int | None = None  # MHz
         self.memory: int | None = None  # bytes
-        #: Samples with other processes, samples that tell, most others, and their most memory.
-        self.shared = self.told = self.others = 0
+        #: Samples with other processes, samples that report processes, and the maximum numbers of
+        #: other processes and of their bytes.
+        self.shared = self.reported = self.others = 0
         self.memory_others: int | None = None
         #: Intervals between samples that were not compared with the device's work.
         self.waiting: list[NDArray[Any]] = []
@@ -168,7 +169,7 @@ class _Device:
         self.max_clock = _latest(samples["max_clock"], self.max_clock)
         self.memory = _latest(samples["memory_total"], self.memory)
         others = samples["others"][_known(samples["others"])]
-        self.told += len(others)
+        self.reported += len(others)
         self.shared += int((others > 0).sum())
         self.others = max(self.others, int(others.max(initial=0)))
         memory = samples["memory_others"][_known(samples["memory_others"])]
@@ -286,7 +287,7 @@ class Telemetry(Tool):
         self.end = self.before = self.begin
 
     def on_batch(self, batch: Batch) -> None:
-        """Add samples and work, and compare them as far as nothing earlier can come."""
+        """Add samples and work, and compare them up to the time before which nothing can arrive."""
         earliest, latest = batch.span
         if not self.begin:
             self.begin = self.end = earliest
@@ -345,7 +346,7 @@ class Telemetry(Tool):
         return max(until, self.end - _PATIENCE)
 
     def _compare(self, until: int) -> None:
-        # Until a source has given times, it may still do so.
+        # Until a source has reported times, it may still do so.
         if self.launches is not None and not self.timed:
             until = min(until, self.end - _PATIENCE)
         for device in self.devices.values():
@@ -429,7 +430,7 @@ class Telemetry(Tool):
             "min_memory": [_rounded(each) for each in spread("memory_used", "least")],
             "max_memory": [_rounded(each) for each in spread("memory_used", "most")],
             "memory_of_others": [each.memory_others for each in every],
-            "other_processes": [each.others if each.told else None for each in every],
+            "other_processes": [each.others if each.reported else None for each in every],
             "utilization": spread("utilization", "mean", 100),
             "min_utilization": spread("utilization", "least", 100),
             "max_utilization": spread("utilization", "most", 100),
@@ -558,12 +559,12 @@ class Telemetry(Tool):
             return
         held = "an unknown amount of memory" if memory is None else formatted(memory, "bytes")
         of = f" of {formatted(device.memory, 'bytes')}" if device.memory and memory else ""
-        share = formatted(device.shared / device.told, "share")
+        share = formatted(device.shared / device.reported, "share")
         yield Finding(
             what="another process uses the device",
             where=name,
             evidence=f"up to {counted(device.others, 'other process')} held up to {held}{of}, in"
-            f" {share} of {counted(device.told, 'sample')}",
+            f" {share} of {counted(device.reported, 'sample')}",
             remedy="end that process, or run on a device that no other process uses",
             confidence="medium" if memory is not None else "low",
         )

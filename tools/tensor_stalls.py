@@ -1,4 +1,4 @@
-"""Stalled warps: which tensor was each waiting for, and which line of Python made that tensor."""
+"""Stalled warps: the tensor that each was waiting for, and the Python line that created it."""
 
 from __future__ import annotations
 

@@ -58,9 +58,9 @@ _PATTERN = ("device", "category", "node", "shape", "dtype")
 _CODE_KEY = (*_PATTERN, "reader")
 #: Sums of a row of the patterns.
 _AMOUNTS = ("count", "bytes", "lifetime", "reads")
-#: Fields that memory over time needs; those that `category_of` and `resolved` read, and lifetimes.
+#: Fields for memory over time, for `category_of` and `resolved`, and for lifetimes.
 _LIVED = ("device", "node", "flags", "group", "reader", "storage", "bytes", "time", "lifetime")
-#: Freed tensors of which these are kept: of more, the largest.
+#: Maximum number of freed tensors to keep: the largest.
 _MAX_LIVED = 1 << 20
 #: Bins of memory over time.
 _POINTS = 512
@@ -577,7 +577,7 @@ class _Lived:
             self.rows, self.count = [rows[kept]], len(kept)
 
     def with_live(self, live: NDArray[Any]) -> NDArray[Any]:
-        """All rows, and those of tensors that are not freed, which live forever."""
+        """All rows, plus rows of tensors that are never freed."""
         rows = _only(live, _LIVED)
         rows["lifetime"] = _FOREVER
         return np.concatenate([*self.rows, rows])
@@ -624,7 +624,7 @@ class _Unsettled:
 
 
 def _amounts(known: NDArray[Any]) -> NDArray[Any]:
-    """Rows with the fields that determine their patterns, and those of _AMOUNTS."""
+    """Rows with the fields that determine their patterns, and the fields of _AMOUNTS."""
     by = ("device", "node", "shape", "dtype", "flags", "group", "reader", "storage")
     rows = _zeros(len(known), (*by, *_AMOUNTS))
     for name in (*by, *_AMOUNTS):

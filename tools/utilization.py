@@ -1,4 +1,4 @@
-"""What each device did over time, and why it did nothing in between.
+"""Use of each device over time, and the causes of its idle time.
 
 The time of a device is divided into work (kernels, copies, communication) and gaps, and each gap
 into what was not submitted yet and what had been submitted and did not start. All of it adds up to
@@ -59,7 +59,7 @@ _COLUMNS = {
     UNSUBMITTED: "unknown_submission",
     END: "after_last",
 }
-#: Intervals of the critical path that are no work, by kind.
+#: Intervals of the critical path other than work, by kind.
 _ON_PATH = (
     "host", "launch latency", "between consecutive work", "submitted work waited",
     "between work and the host wait for it",
@@ -69,7 +69,7 @@ _HOW = ("earlier work in its stream", "event", "default stream")
 _MAX_NAMED = 3
 _CLASSES = {COMPUTE: "kernels", COPY: "copies", COMMUNICATION: "communication"}
 
-#: What findings say of a cause, and the remedy.
+#: Title and remedy of findings by cause.
 _ADVICE = {
     WAIT: (
         "the device is idle while the host waits for it",
@@ -383,7 +383,7 @@ class Utilization(Tool):
         )
 
     def _critical_path(self) -> Table:
-        """The intervals of the chain that ends last, by what they are."""
+        """The intervals of the chain that ends last, by kind."""
         from pasta.processors import critical_path
 
         total = self.use.end - self.use.begin

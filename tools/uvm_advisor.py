@@ -564,7 +564,7 @@ def _measures(activity: NDArray[Any]) -> dict[str, NDArray[Any]]:
 
 
 def _by_faults(moves: NDArray[Any]) -> NDArray[Any]:
-    """Which migrations were caused by faults, including what the driver prefetched around them."""
+    """Mask of migrations caused by faults, including what the driver prefetched around them."""
     from pasta import abi
 
     return np.isin(moves["reason"], (abi.REASON_COHERENCE, abi.REASON_PREFETCH))
@@ -979,7 +979,7 @@ class _Run:
     @cached_property
     def _launch_keys(self) -> tuple[NDArray[Any], NDArray[Any]]:
         """Content of each launch (a hash of kernel and grid), and its number among equal ones. A
-        launch by a graph is no call of the program: it is counted apart."""
+        graph's launch is not a call of the program: it is counted separately."""
         from pasta.processors.launch_keys import mixed, occurrences
 
         rows = self.launches
@@ -1034,7 +1034,7 @@ class _Run:
             kernel = self.context.strings[int(row["kernel"])]
             grid = tuple(row["grid"].tolist())
             equal = int((contents == content).sum())
-            # most of many: a prefetch of what is there costs little
+            # most of many: prefetching resident memory costs little
             if (len(mine) > 1 and 2 * len(mine) >= equal) or len(mine) > _MAX_LAUNCHES:
                 yield action.name, LaunchKey(kernel, grid, None)
                 continue

@@ -37,12 +37,12 @@ if TYPE_CHECKING:
     from pasta.tool import Confidence
 
 #: Bytes of an access up to which its elements are compared.
-_MOST = 16
+_MAX_ACCESS_BYTES = 16
 # A word of the shadow: the marked element, a hash of the thread, a bit that is always set.
 _THREAD, _THREAD_BITS, _SEEN = 32, 30, 62
 _LOW = (1 << 32) - 1
 _MIX = 0x1E3779B97F4A7C15
-#: The keys of objects in the shadow, beside addresses.
+#: Keys of objects in the shadow, besides addresses.
 _OF_OBJECT = 1 << 62
 #: Bits of an element's count in the sums of an access.
 _BITS = 4
@@ -74,7 +74,7 @@ def folded(value: int, width: int) -> int:
 
 @probe.function
 def fold_of(value: int, width: int) -> int:
-    """How `folded` made it: _WHOLE, _HIGH or _HASH."""
+    """How `folded` computed it: _WHOLE, _HIGH or _HASH."""
     if width < 8 or low(value >> 32, 32) == 0:
         return 0
     return 1 if low(value, 32) == 0 else 2
@@ -114,7 +114,7 @@ def fits_float(value: int, width: int) -> int:
 
 
 class Values(Tool):
-    """Patterns of the values in memory: what could be left out, computed once, or made smaller."""
+    """Patterns of values in memory that could be omitted, computed once, or stored smaller."""
 
     title = "Values in memory"
     topic = "memory"
@@ -163,7 +163,7 @@ class Values(Tool):
         elements = counts = 0
         for i in range(4):
             at = i * width
-            if at >= min(access.bytes, _MOST):
+            if at >= min(access.bytes, _MAX_ACCESS_BYTES):
                 break
             element = access.value >> 8 * at
             if at >= 8:
@@ -424,7 +424,7 @@ def _most_first(rows: NDArray[Any]) -> NDArray[Any]:
 
 
 def _shares(rows: NDArray[Any]) -> dict[str, Any]:
-    """Numbers of elements, and shares of those that have a pattern."""
+    """Numbers of elements, and shares of elements with a pattern."""
     found: dict[str, Any] = {name: rows[name] for name in ("elements", "stored")}
     return found | {name: rows[name] / np.maximum(rows["elements"], 1) for name in _LEVELS}
 
@@ -443,7 +443,7 @@ def _narrow(row: Mapping[str, Any], least: float) -> str | None:
 
 
 def _text(key: int) -> str:
-    """A value as an instruction has it: hexadecimal, and what it is as a floating-point number."""
+    """A value as an instruction has it: hexadecimal, and as a floating-point number."""
     short, fold = key & _LOW, key >> _FOLD & 3
     width = 1 << (key >> _WIDTH & 3)
     if fold == _HASH:

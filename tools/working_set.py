@@ -233,7 +233,7 @@ class WorkingSet(Tool):
         return np.asarray(self.context.objects.rows["layer"][objects] != TENSOR)
 
     def _statistics_of(self, launches: NDArray[Any], name: str) -> dict[str, int | None]:
-        """Statistics of a measure; of those of probed launches as many as each stands for."""
+        """Statistics of a measure; probed launches are weighted by the launches they stand for."""
         values = _known_values(launches, name)
         if name not in _PROBED_MEASURES:
             return _statistics(values, np.ones(len(values), np.int64))

@@ -43,7 +43,7 @@ def run(options: argparse.Namespace) -> int:
     out = options.output or Path(f"{root.path.resolve().name}-analysis")
     if out.resolve() == root.path.resolve():
         raise ConfigError(
-            f"{out} is the root to analyse", remedy="name another directory with -o DIR"
+            f"{out} is the root to analyse", remedy="use another directory with -o DIR"
         )
     runs = len(root.runs)
     with display_progress(f"analysing {counted(runs, 'run')}", quiet=options.quiet):

@@ -36,7 +36,7 @@ def run(options: argparse.Namespace) -> int:
         print("\n".join(names))
         return 0
     if options.name not in names:
-        raise PastaError(f"no demo {shown(options.name)}", remedy=suggest(options.name, names))
+        raise PastaError(f"unknown demo {shown(options.name)}", remedy=suggest(options.name, names))
     program = paths.DEMOS / options.name
     if options.path or options.arguments == ["--path"]:
         print(program)

@@ -49,7 +49,7 @@ def _merge(options: argparse.Namespace) -> int:
     out = options.output or Path(f"{root.path.resolve().name}-merged")
     if root.path.resolve() in (out.resolve(), out.resolve().parent):
         raise ConfigError(
-            f"{out} is inside the root to merge", remedy="name another directory with -o DIR"
+            f"{out} is inside the root to merge", remedy="use another directory with -o DIR"
         )
     check_place(out, force=options.force_overwrite)
     with display_progress(f"merging {counted(len(root.runs), 'run')}"):
@@ -71,7 +71,7 @@ def _join(options: argparse.Namespace) -> int:
     for path in (one.path.resolve(), other.path.resolve()):
         if path == out.resolve() or path in out.resolve().parents:
             raise ConfigError(
-                f"{out} is inside a run to join", remedy="name another directory with -o DIR"
+                f"{out} is inside a run to join", remedy="use another directory with -o DIR"
             )
     check_place(out, force=options.force_overwrite)
     with display_progress("joining two passes"):

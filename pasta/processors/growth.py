@@ -175,12 +175,12 @@ class LiveByOperator:
         grows = (differences > 0).mean(axis=0) >= _MIN_GROWING_SHARE
         grows &= differences[-1] > 0
         grows[0] = False  # outside of operators
-        came = (kept[-1] - kept[0])[grows] / steps
-        enough = (came[:, 0] >= _MIN_TENSORS) & (came[:, 1] > 0)
+        growth = (kept[-1] - kept[0])[grows] / steps
+        enough = (growth[:, 0] >= _MIN_TENSORS) & (growth[:, 1] > 0)
         grows[grows] = enough
-        more = came[:, 1].sum() * steps
+        more = growth[:, 1].sum() * steps
         whole = kept[:, :, 1].sum(axis=1)
         if not grows.any() or whole[-1] - whole[0] < more / 2:
             return None
-        came = came[enough]
-        return Growth(levels.steps, np.flatnonzero(grows), came[:, 0], came[:, 1])
+        growth = growth[enough]
+        return Growth(levels.steps, np.flatnonzero(grows), growth[:, 0], growth[:, 1])

@@ -38,8 +38,8 @@ _ADVICE = {
 _ONE_PLACE = frozenset({"preferred_host", "pin"})
 #: An action must save this share of the time that its object costs.
 _WORTHWHILE = 0.01
-#: Actions on one object.
-_MOST = 3
+#: Maximum number of actions on one object.
+_MAX_ACTIONS = 3
 _FAULTS = [METRICS.index("device_faults"), METRICS.index("host_faults")]
 
 
@@ -102,7 +102,7 @@ class Advisor:
         whole = now.time
         chosen: list[Action] = []
         found: list[Advice] = []
-        while len(chosen) < _MOST:
+        while len(chosen) < _MAX_ACTIONS:
             tried = [
                 (self._tried(ops, unit, [*chosen, action]), action, reason)
                 for action, reason in self._candidates(ops[own], now, unit, chosen)

@@ -25,7 +25,7 @@ WORK = [
     ("time", "f8"), ("bytes", "f8"), ("flops", "f8"), ("at_peak", "f8"),
 ]  # fmt: skip
 #: Thresholds of findings: most of the roof, and least of the device time.
-LOW, LEAST_SHARE = 0.4, 0.1
+LOW, MIN_SHARE = 0.4, 0.1
 _GIGA = 1e9
 _UNITS: dict[str, Unit] = {
     "device_time": "ns", "bytes": "bytes", "of_time": "share", "of_roof": "share",
@@ -191,9 +191,7 @@ def work_table(
     )
 
 
-def findings(
-    kernels: Table, low: float = LOW, least_share: float = LEAST_SHARE
-) -> Iterator[Finding]:
+def findings(kernels: Table, low: float = LOW, least_share: float = MIN_SHARE) -> Iterator[Finding]:
     """Kernels with at least `least_share` of the device time that reach at most `low` of the
     roof."""
     for row in kernels.rows():

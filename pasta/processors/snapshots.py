@@ -253,10 +253,10 @@ def _without(layer: Layer, starts: NDArray[Any], ids: NDArray[Any]) -> Layer:
     at = np.searchsorted(layer.starts, starts)
     there = at < len(layer.starts)
     there[there] = layer.ids[at[there]] == ids[there]
-    gone = at[there]
-    if not len(gone):
+    removed = at[there]
+    if not len(removed):
         return layer
-    return Layer(*(np.delete(each, gone) for each in (layer.starts, layer.lasts, layer.ids)))
+    return Layer(*(np.delete(each, removed) for each in (layer.starts, layer.lasts, layer.ids)))
 
 
 def _with(layer: Layer, rows: NDArray[Any], ids: NDArray[Any]) -> Layer:

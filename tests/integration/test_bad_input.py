@@ -164,7 +164,7 @@ def test_damaged_program(pasta_preload, content: bytes, status: int, reason: str
     program.chmod(0o755)
     done = pasta_preload("./damaged")
     assert (done.exit_status, done.stdout) == (status, "")
-    assert done.lines[-1] == f"./damaged: cannot be executed ({reason})"
+    assert done.lines[-1] == f"./damaged: cannot be run ({reason})"
     assert done.target_stderr == ""
 
 
@@ -261,7 +261,7 @@ def test_32_bit_header(pasta_preload) -> None:
     assert done.exit_status == 126
     assert done.lines == [
         "old is a 32-bit program, and PASTA's library is 64-bit: it runs unprofiled",
-        "./old: cannot be executed (Exec format error)",
+        "./old: cannot be run (Exec format error)",
     ]
 
 
@@ -376,7 +376,7 @@ def test_no_permission_to_write(pasta_preload) -> None:
     assert (done.exit_status, done.stdout) == (2, "")
     assert done.stderr == (
         f"pasta: pasta-out/%n-%p: no permission to write in {directory}: "
-        "name another directory with -o DIR\n"
+        "use another directory with -o DIR\n"
     )
 
 
@@ -384,7 +384,7 @@ def test_verbs_report_errors(pasta, tmp_path: Path) -> None:
     for arguments, line in (
         (["report", tmp_path / "none"], f"pasta: {tmp_path / 'none'}: no such run directory\n"),
         (["report", tmp_path], f"pasta: {tmp_path}: not a run directory (no run.json)\n"),
-        (["demo", "none"], "pasta: no demo 'none': known are accesses, convolution, "),
+        (["demo", "none"], "pasta: unknown demo 'none': known names: accesses, convolution, "),
     ):
         done = pasta(*arguments)
         assert done.returncode == 2

@@ -30,15 +30,15 @@ class Reads(Tool):
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
-        (["reprot"], "no verb 'reprot': did you mean report or prepare?"),
-        (["xyz"], "no verb 'xyz': known are analyze, attach, completion, demo, "),
+        (["reprot"], "unknown verb 'reprot': did you mean report or prepare?"),
+        (["xyz"], "unknown verb 'xyz': known names: analyze, attach, completion, demo, "),
         (["report", "--htlm"], "unknown option --htlm: did you mean --html"),
         (["replay", "--tol", "x", "DIR"], "unknown option --tol: did you mean --tool"),
         (["replay"], "the following arguments are required: DIR: see pasta replay --help"),
         (["report", "--rank", "x"], "argument --rank: invalid int value: 'x': see pasta report"),
         (["report", EXAMPLE, "-n", "0"], "argument -n/--rows: '0' is not a whole number from 1"),
         (["report", EXAMPLE, "-n", "9" * 400], "argument -n/--rows: '999"),
-        (["demo", "convlution"], "no demo 'convlution': did you mean convolution?"),
+        (["demo", "convlution"], "unknown demo 'convlution': did you mean convolution?"),
         (["merge", "a", "b"], "unexpected argument 'b': see pasta merge --help"),
         (["tools", "hotnes"], "there is no tool 'hotnes': did you mean hotness?"),
         (["tools", "./README.md"], "tool file README.md does not exist: name a .py file"),

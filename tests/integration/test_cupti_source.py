@@ -350,7 +350,7 @@ NO_CUPTI = "cupti_lib=/no/such/libcupti.so\n"
     ("failure", "settings", "expected"),
     [
         ("Subscribe=39", "", "subscribe failed with 39 (CUPTI_ERROR_MULTIPLE_SUBSCRIBERS"),
-        ("Subscribe=15", "", "subscribe failed with 15 (CUPTI_ERROR_SOME); the driver does not"),
+        ("Subscribe=15", "", "subscribe failed with 15 (CUPTI_ERROR_SOME); the driver is not"),
         ("EnableCallback=35", "", "(CUPTI_ERROR_SOME); the driver restricts profiling to admini"),
         ("ActivityEnable=14", "", "enable failed with 14"),
         ("ActivityRegisterCallbacks=8", "", "register_callbacks failed with 8"),

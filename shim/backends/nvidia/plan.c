@@ -95,16 +95,16 @@ static bool compiler_ended(const char *cubin) {
 /* The launcher's compilers may still be at work.  The program waits for them, at most so long that
  * it is certain that something is wrong. */
 static bool await_cubins(void) {
-    enum { STEP_MS = 5, MOST_MS = 120000 };
+    enum { STEP_MS = 5, MAX_WAIT_MS = 120000 };
     int waited = 0;
     for (uint32_t i = 0; i < plan.cubin_count; i++) {
         const char *cubin = plan.cubins[i];
         while (access(cubin, R_OK) != 0) {
-            if (waited >= MOST_MS || compiler_ended(cubin)) {
+            if (waited >= MAX_WAIT_MS || compiler_ended(cubin)) {
                 if (access(cubin, R_OK) == 0) break; /* written in between */
                 char log[PATH_MAX];
                 beside(log, cubin, ".log");
-                pasta_say(waited >= MOST_MS ? "probes do not run: they are still being compiled, see %s"
+                pasta_say(waited >= MAX_WAIT_MS ? "probes do not run: they are still being compiled, see %s"
                                             : "probes do not run: they failed to compile, see %s",
                           log);
                 return false;
