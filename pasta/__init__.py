@@ -1,10 +1,10 @@
 """PASTA, the accelerator profiler (distribution pasta-profiler): its public API.
 
 `with pasta.profile() as run:` profiles a block of a program, and `pasta.load(directory)` reads a
-run: both give a `Run`. For a directory of runs of a job's ranks, `pasta.load` gives `Runs`.
+run: both return a `Run`. For a directory of runs of a job's ranks, `pasta.load` returns `Runs`.
 
 `pasta.start()`, `pasta.stop()`, `pasta.step()`, `pasta.range("name")` and `pasta.mark("name")` cost
-next to nothing when the program does not run under `pasta-preload`.
+next to nothing if the program does not run under `pasta-preload`.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ REASON_COHERENCE: int = lib.PASTA_REASON_coherence
 REASON_EVICTION: int = lib.PASTA_REASON_eviction
 REASON_PREFETCH: int = lib.PASTA_REASON_prefetch
 LIMIT_SANDBOX: int = lib.PASTA_LIMIT_sandbox
-#: Types of which a number may have several names: they stay numbers in tables.
+#: Types in which a number may have several names; they stay numbers in tables.
 _BITS = frozenset({"pasta_flags", "pasta_throttle"})
 
 

@@ -103,7 +103,7 @@ def step() -> None:
     """Ends a step of the program, say an iteration, and begins the next.
 
     It is recorded as the mark `step` of the domain `pasta`. With `probes.window = "steps 1/100"`
-    probes run in one step of a hundred; what comes before the first call is step 0.
+    probes run in one step of a hundred; work before the first call is step 0.
     """
     library = _library()
     if library:

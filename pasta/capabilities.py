@@ -1,7 +1,7 @@
 """Capabilities of sources of events, and their declaration by a source.
 
 A capability is an event kind ("kernel_complete") or another name ("registers", "accesses"). Kinds
-that PASTA itself records are no capabilities: any process may have them. Each source lists its
+that PASTA itself records are not capabilities: any process may have them. Each source lists its
 capabilities in the folder of its backend or framework; pasta/sources.py combines them.
 """
 
@@ -58,8 +58,8 @@ _OTHERS = (
     Capability("copy_addresses", "memory_copy", "source", "addresses of copies"),
     Capability("copy_devices", "memory_copy", "source_device", "devices of copies"),
     Capability("copy_stream", "memory_copy", "destination_stream", "second streams of copies"),
-    Capability("uvm_source", "uvm_prefetch", "source", "where managed memory came from"),
-    Capability("wait_times", "sync", "duration", "how long the host waited"),
+    Capability("uvm_source", "uvm_prefetch", "source", "origin of prefetched managed memory"),
+    Capability("wait_times", "sync", "duration", "duration of host waits"),
 )  # fmt: skip
 
 #: Capabilities by name: kinds, then the others.
@@ -98,7 +98,7 @@ class Source:
         self.notes = notes
         unknown = sorted((gives | notes.keys()) - CAPABILITIES.keys())
         if unknown:
-            raise ValueError(f"source {name}: {unknown[0]!r} is no capability")
+            raise ValueError(f"source {name}: {unknown[0]!r} is not a capability")
 
 
 def names(text: str) -> frozenset[str]:
@@ -110,7 +110,7 @@ _NOT_GIVEN = "not given by "
 
 
 def not_given(source: str, texts: Sequence[str]) -> str:
-    """A note about data that a source lacks, by the texts of its capabilities."""
+    """A note about data that a source does not record, from the texts of the capabilities."""
     return f"{_NOT_GIVEN}{source}: {', '.join(texts)}"
 
 

@@ -88,7 +88,7 @@ class Config(Section):
         "filter.exclude",
         parse_regex,
         None,
-        "no kernels whose name matches",
+        "exclude kernels whose name matches",
         per_block=True,
         option=CommandOption("--exclude", metavar="REGEX"),
     )
@@ -120,14 +120,14 @@ class Config(Section):
         "filter.operator",
         parse_regex,
         None,
-        "only activity inside operators of a framework that match",
+        "only activity inside matching framework operators",
         option=CommandOption("--operator", metavar="REGEX"),
     )
     module = setting(
         "filter.module",
         parse_regex,
         None,
-        "only activity inside modules of a framework that match, and of their gradients",
+        "only activity inside matching framework modules, and their gradients",
         option=CommandOption("--module", metavar="REGEX"),
     )
     backend = setting(
@@ -150,7 +150,7 @@ class Config(Section):
         "run.root",
         parse_path,
         "",
-        "directory for the runs of all processes and ranks of a job, on all its hosts",
+        "directory for the runs of all processes and ranks of a job, on all hosts",
         option=CommandOption("--root", metavar="DIR"),
     )
     force = setting(
@@ -163,7 +163,7 @@ class Config(Section):
     )
     events = setting("run.events", parse_bool, True, "record events as Parquet", per_block=True)
     modules = setting(
-        "run.modules", parse_bool, False, "keep the images of loaded modules", per_block=True
+        "run.modules", parse_bool, False, "keep images of loaded modules", per_block=True
     )
     max_size = setting(
         "run.max-size",
@@ -176,7 +176,7 @@ class Config(Section):
         "run.rotate",
         parse_bool,
         False,
-        "at run.max-size drop the oldest events, not the newest",
+        "at run.max-size drop the oldest events instead of the newest",
         option=CommandOption("--rotate"),
     )
     duration = setting(
@@ -198,7 +198,7 @@ class Config(Section):
         "run.start",
         parse_bool,
         True,
-        "off: record nothing before pasta.start() or the program's own profiler start",
+        "off: record nothing before pasta.start() or the program starts its own profiler",
         shim="start",
         option=CommandOption("--profile-from-start", metavar="on|off"),
     )
@@ -209,21 +209,24 @@ class Config(Section):
         "follow child processes",
         shim="children",
         option=CommandOption(
-            "--no-children", help="profile the launched process only", value=False
+            "--no-children", help="profile only the launched process", value=False
         ),
     )
     passes = setting(
         "run.passes",
         parse_passes,
         ONE_PASS,
-        "how often the program runs; auto: twice if tools need a pass with probes and one without",
+        (
+            "number of passes over the program; auto: two if tools need one pass with probes and "
+            "one without"
+        ),
         option=CommandOption("--passes", metavar="1|auto"),
     )
     uvm_plan = setting(
         "run.uvm-plan",
         parse_path,
         "",
-        "plan for managed memory to carry out in the program, as the tool uvm_advisor writes it",
+        "managed memory plan to apply in the program, as written by the tool uvm_advisor",
         option=CommandOption("--apply-uvm-plan", metavar="FILE"),
     )
     tool_timeout = setting(
@@ -243,17 +246,17 @@ class Config(Section):
         "run.measure-roofs",
         parse_bool,
         True,
-        "if a tool asks for the roofs of devices: measure them once, before the program starts",
+        "measure the roofs of devices once, before the program starts, if a tool needs them",
     )
     host_rate = setting(
         "host.sample-rate",
         parse_count,
         0,
-        "samples of call stacks in each second of processor time of a thread of the host; 0: none",
+        "call stack samples per second of processor time of a host thread; 0: none",
         maximum=10_000,
         option=CommandOption(
             "--perf",
-            help="sample the call stacks of the host's threads, 199 times a second",
+            help="sample the call stacks of the host's threads, 199 times per second",
             value=199,
         ),
     )
@@ -269,7 +272,7 @@ class Config(Section):
         "host.unwind",
         parse_unwind,
         "auto",
-        "how stacks are walked: auto, frame_pointers, or eh_frame, which needs libunwind",
+        "how stacks are walked: auto, frame_pointers, or eh_frame, which requires libunwind",
         shim="unwind",
     )
     call_paths_every = setting(
@@ -285,12 +288,12 @@ class Config(Section):
         "ring.max",
         parse_bytes,
         256 << 20,
-        "maximum size of a process's event ring",
+        "maximum size of the event ring of a process",
         minimum=1 << 20,
         shim="ring_max",
     )
     ring_directory = setting(
-        "ring.directory", parse_path, "", "directory of rings; default: /dev/shm"
+        "ring.directory", parse_path, "", "directory for event rings; default: /dev/shm"
     )
     collector = setting(
         "python.collector",
@@ -311,7 +314,7 @@ class Config(Section):
         "python.exit-timeout",
         parse_milliseconds,
         5_000,
-        "longest wait for Python at the program's exit",
+        "maximum time to wait for Python when the program exits",
         shim="exit_timeout_ms",
     )
     probes_memory = setting(
@@ -321,16 +324,20 @@ class Config(Section):
         "probes.trace-memory",
         parse_bytes,
         64 << 20,
-        "page-locked memory per context for access records in transfer",
+        "page-locked memory per context for access records in flight",
     )
     probes_code_memory = setting(
         "probes.code-memory",
         parse_bytes,
         256 << 20,
-        "shared memory for modules' code, to detect accesses that probes miss; 0: none",
+        "shared memory for the code of modules, to detect accesses that probes miss; 0: none",
     )
     probes_sm = setting(
-        "probes.sm", parse_count, 0, "architecture to compile for: 90; default: all", maximum=999
+        "probes.sm",
+        parse_count,
+        0,
+        "architecture to compile for, such as 90; default: all",
+        maximum=999,
     )
     probes_window = setting(
         "probes.window", parse_window, "", 'when probes run: "launches 100/1000"'
@@ -339,15 +346,15 @@ class Config(Section):
         "probes.every", parse_count, 1, "probe every N-th launch of each kernel", minimum=1
     )
     probes_sample = setting(
-        "probes.sample", parse_bool, False, "probe a few launches of each shape, not all",
+        "probes.sample", parse_bool, False, "probe a few launches of each shape instead of all",
         option=CommandOption("--sample"),
     )  # fmt: skip
     probes_enough = setting(
         "probes.enough",
         parse_count,
         3,
-        "launches of each shape (kernel, module, grid, block, shared memory) that --sample and"
-        " --overhead-budget probe",
+        "launches of each shape (kernel, module, grid, block, shared memory) that --sample "
+        "and --overhead-budget probe",
         minimum=1,
         maximum=10**6,
     )
@@ -355,8 +362,8 @@ class Config(Section):
         "probes.spot-check",
         parse_count,
         1000,
-        "launches of a shape after which --sample probes another one, then twice as many, and"
-        " so on; 0: none",
+        "launches of a shape after which --sample probes another one; the distance doubles "
+        "each time; 0: none",
         maximum=10**9,
     )
     probes_step_range = setting(
@@ -489,8 +496,8 @@ class Config(Section):
         for key in ("tools", "tool-path"):
             if not _is_texts(document.get(key, [])):
                 raise ConfigError(
-                    f"{Origin(path, text, key)}: {key} is not a list of texts"
-                    ' such as ["kernel_freq"]'
+                    f"{Origin(path, text, key)}: {key} is not a list of strings such as "
+                    '["kernel_freq"]'
                 )
         for tool in document.pop("tools", []):
             self.tools.append(tool)
@@ -550,7 +557,9 @@ def _read(path: Path) -> str:
         with path.open("rb") as file:
             content = file.read(_MAX_FILE + 1)
         if len(content) > _MAX_FILE:
-            raise ConfigError(f"{path}: larger than {_MAX_FILE >> 20} MiB, so no configuration")
+            raise ConfigError(
+                f"{path}: larger than {_MAX_FILE >> 20} MiB, so not a configuration file"
+            )
         return content.decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: cannot be read ({error})") from None
@@ -619,14 +628,14 @@ def suggest(word: str, known: Iterable[str]) -> str:
 
     names = sorted(known)
     close = get_close_matches(word[:MAX_NAME], names, n=3)
-    return f"did you mean {' or '.join(close)}?" if close else f"known are {', '.join(names)}"
+    return f"did you mean {' or '.join(close)}?" if close else f"known names: {', '.join(names)}"
 
 
 def suggest_key(key: str) -> str:
     """A remedy for an unknown key of a file or of --set."""
     known = [each.key for each in all_settings()] + ["tools", "tool-path", "tool.NAME.OPTION"]
     if key in ("tools", "tool-path"):
-        return "give it as -t or --tool-path"
+        return "set it with -t or --tool-path"
     remedy = suggest(key, known)
     return remedy if remedy.startswith("did") else "pasta tools --settings lists all settings"
 

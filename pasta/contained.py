@@ -1,4 +1,4 @@
-"""Restores process state that a tool changed, when it returns.
+"""Restores process state that a tool changed after the tool returns.
 
 A tool shares its process with PASTA and other tools: a changed working directory, a replaced stream
 or an error mode of NumPy would make them fail.

@@ -104,7 +104,7 @@ class Registry(Generic[T]):
         found = self.first(lambda each: each.name == name)
         if found is None and name in self.failures:
             raise PastaError(
-                f"{name}: {self.failures[name]}", remedy="mend its package, or uninstall it"
+                f"{name}: {self.failures[name]}", remedy="repair the package, or uninstall it"
             )
         return found
 

@@ -12,17 +12,17 @@ if TYPE_CHECKING:
     from pasta.table import Figure, Table
 
 Confidence = Literal["high", "medium", "low"]
-#: What a tool is about: reports show tools in this order.
+#: Topic of a tool; reports show tools in this order.
 Topic = Literal["time", "operators", "memory", "accesses", "other"]
 _WEIGHTS: dict[Confidence, float] = {"high": 1.0, "medium": 0.6, "low": 0.3}
 
 
 @dataclass(frozen=True)
 class Finding:
-    """Something in the program that its author may want to change; reports list the best first.
+    """A suggested change of the program; reports list the most promising first.
 
-    `gain` is the largest share (0 to 1) of `of`, "device time" or "peak memory", that could
-    be saved according to the evidence; None if unknown. `confidence`: "high" if the evidence
+    `gain`: largest share (0 to 1) of `of`, such as "device time" or "peak memory", that the
+    evidence shows could be saved; None if unknown. `confidence`: "high" if the evidence
     shows the fault itself, "medium" if it shows the cost and the remedy may not apply, "low" for a
     place to inspect.
     """

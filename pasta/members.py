@@ -1,4 +1,4 @@
-"""Declarations in classes of tools by libraries, beside options and handlers of events."""
+"""Declarations in tool classes by libraries, besides options and event handlers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Member:
 
     #: Needs that the member adds to its tool, as in `Tool.needs`.
     needs: ClassVar[tuple[str, ...]] = ()
-    #: Capabilities that it adds to those that results depend on, as in `Tool.uses`.
+    #: Additional capabilities that results depend on, as in `Tool.uses`.
     uses: ClassVar[tuple[str, ...]] = ()
     #: Method of the tool that it calls, if any.
     calls: ClassVar[str] = ""
@@ -36,7 +36,7 @@ class Member:
 
 
 def members_of(owner: type) -> dict[str, Member]:
-    """Members of a class by name, with those of its bases that it does not replace."""
+    """Members of a class by name, including members of its bases that it does not replace."""
     found: dict[str, Member] = {}
     for base in reversed(owner.__mro__):
         for name, value in vars(base).items():

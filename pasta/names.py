@@ -11,8 +11,8 @@ def check_name(name: object, what: str) -> None:
     """Raises ValueError for a name that cannot name files and directories."""
     if not isinstance(name, str) or not _PLAIN_NAME.fullmatch(name):
         raise ValueError(
-            f"the {what} name {name!r:.100} is not made of at most 100 letters, digits, spaces and"
-            " ._+-, the first a letter or digit"
+            f"the {what} name {name!r:.100} must have at most 100 letters, digits, spaces and "
+            "._+-, and begin with a letter or digit"
         )
 
 

@@ -17,7 +17,7 @@ _ACCEPTED: dict[str, str] = {
     "bool": "true or false",
     "int": "an integer",
     "float": "a number",
-    "str": "a text",
+    "str": "a string",
     "bytes": 'a size such as 4096, "4KiB" or "1MB"',
     "duration": 'a duration such as "10ms", "2s" or a number of nanoseconds',
     "regex": "a regular expression",
@@ -121,7 +121,7 @@ class Option(Generic[T]):
 
 
 def _check_regex(text: str) -> None:
-    """Raises ValueError for a text that is no regular expression."""
+    """Raises ValueError for an invalid regular expression."""
     try:
         re.compile(text)
     except (re.error, RecursionError) as error:
@@ -165,8 +165,8 @@ def option(
 ) -> Any:
     """Declare an option of a tool, typed by its default: bool, int, float or str.
 
-    `kind` "bytes" takes sizes ("4KiB") and gives int bytes; "duration" takes durations ("10ms")
-    and gives int nanoseconds; "regex" takes regular expressions and gives their text. Raises
+    `kind` "bytes" accepts sizes ("4KiB"), as int bytes; "duration" accepts durations ("10ms"), as
+    int nanoseconds; "regex" accepts regular expressions, as text. Raises
     TypeError for a default of another type.
     """
     found = kind or type(default).__name__

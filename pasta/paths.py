@@ -35,8 +35,8 @@ def cache(*parts: str, make: bool = False) -> Path:
                 private.make_if_possible(place / name)
             return place.joinpath(name, *parts)
     raise RunError(
-        f"compiled code cannot be kept in {place}: {objection}",
-        remedy="set XDG_CACHE_HOME to a directory of yours",
+        f"compiled code cannot be stored in {place}: {objection}",
+        remedy="set XDG_CACHE_HOME to a directory that you own",
     )
 
 

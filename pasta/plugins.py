@@ -51,7 +51,7 @@ def load_tools(
     """Instances of the tools with their options, in the given order, without duplicates.
 
     `options` are by tool name; `origins` are the places where a tool ("NAME") or an option
-    ("NAME.OPTION") was given; `sampled`: probes run in a part of the launches.
+    ("NAME.OPTION") was given; `sampled`: probes run in some launches only.
 
     Raises ToolError for an unknown tool, a file that cannot be loaded,
     wrong options, and options of a tool that does not exist.
@@ -67,7 +67,7 @@ def load_tools(
             with _given_in(origin):
                 if name not in classes:
                     _check_exists(name, key, classes, paths)
-                elif key:  # origins in files are no text
+                elif key:  # origins in files are not strings
                     in_file = origin is not None and not isinstance(origin, str)
                     classes[name].accept(key, value, typed=in_file)
     return [_made(found, options.get(name), sampled) for name, found in classes.items()]
@@ -106,8 +106,8 @@ def _add(
         other = classes.setdefault(found.name, found)
         if other is not found:
             raise ToolError(
-                f"two tools are called {found.name}: {_file_of(other)} and {_file_of(found)}",
-                remedy="leave one of them out, or give it another `name`",
+                f"two tools are named {found.name}: {_file_of(other)} and {_file_of(found)}",
+                remedy="remove one of them, or give it another `name`",
             )
 
 
@@ -139,7 +139,9 @@ def _made(found: type[Tool], options: Mapping[str, object] | None, sampled: bool
     except (Exception, SystemExit) as error:
         path = _file_of(found)
         where = f"{path}{_line_in(error, Path(path))}"
-        raise ToolError(f"tool {found.name} cannot be made: {where}: {_one_line(error)}") from error
+        raise ToolError(
+            f"tool {found.name} cannot be created: {where}: {_one_line(error)}"
+        ) from error
 
 
 def _evaluate(tool: Tool) -> None:
@@ -226,7 +228,7 @@ def _built_in(name: str) -> type[Tool] | None:
 def _in_directory(directory: Path, name: str) -> type[Tool] | None:
     if not os.path.isdir(directory):
         where = shown(str(directory), 200)[1:-1]
-        raise ToolError(f"tool path {where} is no directory", remedy="correct --tool-path")
+        raise ToolError(f"tool path {where} is not a directory", remedy="correct --tool-path")
     files = _tool_files(directory)
     files.sort(key=lambda path: path.stem != name)  # NAME.py first, often the only one read
     owners = frozenset([directory.stat().st_uid])
@@ -270,7 +272,7 @@ def _loaded(point: EntryPoint) -> type[Tool]:
     except Exception as error:
         raise ToolError(
             f"tool {point.name} ({point.value}) cannot be loaded: {_one_line(error)}",
-            remedy="repair or remove the package that brings it",
+            remedy="repair or remove the package that provides it",
         ) from error
     if not (isinstance(found, type) and issubclass(found, Tool)):
         raise ToolError(f"tool {point.name} ({point.value}) is not a pasta.tool.Tool")

@@ -23,7 +23,7 @@ WRITE_ACCESS = 0o022
 
 
 class NotPrivate(RunError):
-    """A file or directory that another user could have made or changed."""
+    """A file or directory that another user could have created or changed."""
 
 
 def set_umask() -> int:
@@ -136,7 +136,7 @@ def open_directory(path: Path, denied: int = ANY_ACCESS) -> int:
 
 
 def open_file(path: Path, flags: int = os.O_RDONLY) -> int:
-    """Descriptor of a regular file that only this user can write, in such a directory. Raises
+    """Descriptor of a regular file that only this user can write, in a directory like it. Raises
     OSError, NotPrivate."""
     directory = open_directory(path.parent, WRITE_ACCESS)
     try:

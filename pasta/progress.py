@@ -31,7 +31,7 @@ _thread = 0  # whose progress is reported
 
 def report_progress(what: str, how_far: str = "") -> None:
     """Reports current work: `report_progress("reading events", "3 of 7")`. Does nothing without a
-    listener, and in other threads than that of the listener."""
+    listener, or outside the listener's thread."""
     if _listener is not None and threading.get_ident() == _thread:
         _listener(what, how_far)
 

@@ -47,7 +47,7 @@ __all__ = ["Calls", "Rules", "Site", "Violation", "rule"]
 #: copy, value of a set, target of a wait, 1 for a launch by a graph; `duration`: ns that a wait
 #: took, or device time of a launch, copy or set (-1: unknown); `waves`: waves of blocks of a launch
 #: (NaN: unknown); `key`: launch ordinal, or correlation; `contiguous`: whether a copy or set writes
-#: one row of bytes. What a kind of call does not have is 0.
+#: one row of bytes. Fields that a kind of call does not have are 0.
 CALL = [
     ("kind", "u1"),
     ("device", "i2"),
@@ -68,7 +68,7 @@ CALL = [
 ]
 #: A CALL whose waves are computed later, from a launch's blocks and its shape (of LaunchWaves).
 _COLLECTED = [*CALL, ("blocks", "i8"), ("shape", "i4")]
-#: Fields of the kinds of calls that have others in a CALL.
+#: Fields of a CALL that are named differently in records of a kind.
 _FIELDS: dict[str, dict[str, str]] = {
     "kernel_launch": {"name": "name", "key": "ordinal"},
     "memory_copy": {
@@ -89,7 +89,7 @@ _DONE = [("key", "u8"), ("duration", "i8")]
 
 @dataclass(frozen=True)
 class Site:
-    """A place in the program that makes calls; what is not known of it is empty."""
+    """A place in the program that makes calls; unknown fields are empty."""
 
     operator: str = ""
     line: Frame | None = None
@@ -107,8 +107,8 @@ class Site:
 class Violation:
     """A rule that a program breaks at a site, `count` times.
 
-    `evidence` and `remedy` are those of a finding, `gain` and `of` too. A known line of the
-    site precedes the remedy.
+    `evidence`, `remedy`, `gain` and `of` are those of a `Finding`. The line of the site, if known,
+    precedes the remedy.
     """
 
     site: Site
@@ -132,7 +132,7 @@ class Rule(Member):
 
 
 def rule(what: str) -> Callable[[Check], Rule]:
-    """Declares a method, `(self, calls)`, as a rule; `what` is wrong, in a line without where."""
+    """Declares a method, `(self, calls)`, as a rule; `what` states the problem."""
     return lambda check: Rule(what, check)
 
 
@@ -144,7 +144,7 @@ class Calls:
         self.context = context
 
     def of(self, *kinds: str) -> NDArray[Any]:
-        """Which calls (bool) are of these event kinds, such as "kernel_launch" or "sync"."""
+        """Mask (bool) of the calls of these event kinds, such as "kernel_launch" or "sync"."""
         from pasta import abi
 
         return np.isin(self.rows["kind"], [abi.KINDS[kind] for kind in kinds])
@@ -157,7 +157,7 @@ class Calls:
 
     @cached_property
     def previous(self) -> NDArray[Any]:
-        """Index (int64) of the call before each one in its thread; -1 for the first."""
+        """Index (int64) of the previous call in the thread of each call; -1 for the first."""
         order = np.argsort(self.rows["thread"], kind="stable")
         same = self.rows["thread"][order][1:] == self.rows["thread"][order][:-1]
         found = np.full(len(order), -1, np.int64)
@@ -165,14 +165,14 @@ class Calls:
         return found
 
     def before(self, chosen: NDArray[Any]) -> NDArray[Any]:
-        """Number (int64) of the chosen calls (bool) before each call."""
+        """Number (int64) of chosen calls (bool) before each call."""
         return np.asarray(np.cumsum(chosen) - chosen)
 
     def sites(
         self, chosen: NDArray[Any], at: NDArray[Any] | None = None
     ) -> Iterator[tuple[Site, NDArray[Any]]]:
-        """Sites of the chosen calls (bool or indices), those with most first, and the indices of
-        their calls. `at`: indices of calls of equal number whose sites count instead."""
+        """Sites of the chosen calls (bool or indices), most calls first, and the indices of their
+        calls. `at`: indices of as many calls whose sites are used instead."""
         indices = np.flatnonzero(chosen) if chosen.dtype == bool else chosen
         rows = self.rows[indices if at is None else at]
         keys = np.stack([rows[name] for name in ("node", "ranges", "name")], axis=1)
@@ -201,12 +201,12 @@ class Calls:
 
 
 class Rules(Tool):
-    """Base of tools that check the calls of a program by rules; it collects the calls."""
+    """Base class of tools that check the calls of a program with rules; it collects the calls."""
 
     title: ClassVar[str] = "Checks of calls"
     needs = ("operators", "ranges")
 
-    calls = option(20_000_000, help="maximum number of calls that are checked", minimum=1)
+    calls = option(20_000_000, help="maximum number of calls to check", minimum=1)
     top = option(20, help="rows of the table in the text report", minimum=1)
 
     def start(self) -> None:

@@ -97,11 +97,11 @@ def new_tool(name: str, directory: Path) -> list[Path]:
     """
     tool = snake_case(name.replace("-", "_"))
     if not re.fullmatch(r"[a-z][a-z0-9_]*", tool) or keyword.iskeyword(tool):
-        raise ToolError(f"{name!r} cannot name a tool", remedy="use letters, digits and _")
+        raise ToolError(f"{name!r} is not a valid tool name", remedy="use letters, digits and _")
     words = {"name": tool, "class_name": "".join(part.title() for part in tool.split("_"))}
     if snake_case(words["class_name"]) != tool:
         raise ToolError(
-            f"{name!r} cannot name a tool: its class would be {words['class_name']}",
+            f"{name!r} is not a valid tool name: its class would be {words['class_name']}",
             remedy="begin each part after a _ with a letter",
         )
     files = {
@@ -111,7 +111,7 @@ def new_tool(name: str, directory: Path) -> list[Path]:
     }
     for path in files:
         if path.exists():
-            raise ToolError(f"{path} exists", remedy="take another name, or remove it")
+            raise ToolError(f"{path} exists", remedy="choose another name, or remove it")
     directory.mkdir(parents=True, exist_ok=True)
     for path, template in files.items():
         path.write_text(template.substitute(words), encoding="utf-8")

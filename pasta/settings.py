@@ -97,7 +97,7 @@ def parse_budget(value: object) -> float:
 
 
 def parse_names(value: object) -> str:
-    """Names separated by commas, from such a text or a list. Raises ValueError."""
+    """Comma-separated names, from a text or a list. Raises ValueError."""
     texts = value if isinstance(value, list) else _text(value).split(",")
     names = [_text(text).strip() for text in texts]
     if sum(map(len, names)) > MAX_TEXT or not all(
@@ -144,7 +144,7 @@ def parse_interval(value: object) -> str:
 def parse_regex(value: object) -> str | None:
     """A regular expression, or None for the empty text. Raises ValueError."""
     if not isinstance(value, str):
-        raise ValueError("a regular expression (it is no text)")
+        raise ValueError("a regular expression (not a string)")
     if len(value) > MAX_TEXT or not set(value).isdisjoint("\0\n"):
         raise ValueError(f"a regular expression of one line, at most {MAX_TEXT:,} characters")
     try:
@@ -185,10 +185,10 @@ _UPPER_BOUNDS: dict[Callable[[object], Any], int] = {
 
 
 class CommandOption:
-    """The command-line option of a setting: its names, the first of which errors show.
+    """The command-line option of a setting: its names; errors show the first.
 
-    With a `metavar` it takes a value; without, it is a flag that sets `value`. Without `help` it
-    has the help of the setting.
+    With a `metavar` it takes a value; without one, it is a flag that sets `value`. `help` defaults
+    to the help of the setting.
     """
 
     def __init__(

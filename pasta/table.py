@@ -41,7 +41,7 @@ class Table:
     sums: Sequence[str] | None = None
     levels: Sequence[str] | None = None
     #: Columns that narrow text reports drop last, beside the key column, sort column first. By
-    #: default the first two columns of numbers that are no keys.
+    #: default the first two numeric columns that are not keys.
     important: Sequence[str] | None = None
     #: Total number of rows, if only the first ones were read.
     of: int | None = None
@@ -109,7 +109,9 @@ class Figure:
     def __post_init__(self) -> None:
         for name, values in self.series.items():
             if len(values) != len(self.x):
-                raise ValueError(f"series {name!r} has {len(values)} values for {len(self.x)} x")
+                raise ValueError(
+                    f"series {name!r} has {len(values)} values for {len(self.x)} x values"
+                )
 
 
 def has_columns(table: Table | None, *columns: str) -> TypeGuard[Table]:

@@ -37,8 +37,8 @@ def _padded(tensors: Sequence[int], length: int) -> tuple[int, ...]:
 class Events:
     """A run's events, in the order in which they are added.
 
-    Fields that are not given are absent. Each event comes `step` ns after the one before unless
-    its `time` is given; strings may be given as text.
+    Omitted fields are absent. Each event is `step` ns after the previous one unless its `time` is
+    given; strings may be given as text.
     """
 
     def __init__(self, *, start_time: int = 1_000_000, step: int = 1000) -> None:
@@ -154,7 +154,7 @@ class Events:
     def operator(
         self, name: str, depth: int = 1, *, inputs: Sequence[int] = (), **fields: Any
     ) -> None:
-        """Adds the begin of an operator; `inputs` are ids of tensors, at most 16."""
+        """Adds the begin of an operator; `inputs`: tensor ids, at most 16."""
         self.add(
             "operator_begin", name=name, depth=depth, scope=fields.pop("scope", 0),
             framework_thread=fields.pop("framework_thread", 1), inputs=len(inputs),
@@ -162,7 +162,7 @@ class Events:
         )  # fmt: skip
 
     def operator_end(self, depth: int = 1, *, outputs: Sequence[int] = (), **fields: Any) -> None:
-        """Adds the end of the operator at a depth; `outputs` are ids of tensors, at most 4."""
+        """Adds the end of the operator at a depth; `outputs`: tensor ids, at most 4."""
         tensors = {"outputs": len(outputs), "tensor": _padded(outputs, 4)}
         self.add("operator_end", depth=depth, **tensors, **fields)
 

@@ -1,4 +1,4 @@
-"""Base class of tools, with options, handlers of events, and a result.
+"""Base class of tools: options, event handlers and a result.
 
     class Syncs(Tool):
         \"\"\"How long the host waited.\"\"\"
@@ -14,9 +14,9 @@
         def result(self) -> Result:
             return Result(summary=f"the host waited {self.waited:,} ns")
 
-The attributes of an instance except `context` are its state: they are pickled when the target ends
-and another process handles its last events. Declarations of the class are read once, when the
-tool is loaded.
+All attributes of an instance except `context` are its state. They are pickled if the target ends
+and another process handles its last events. Declarations of the class are read once, when the tool
+is loaded.
 """
 
 from __future__ import annotations
@@ -57,97 +57,96 @@ __all__ = [
 ]
 
 #: Event kinds of each handler, in the order in which the handlers of a batch are called. Kinds
-#: that share a handler come merged, in ring order; `on_batch` gets every batch as a whole.
+#: that share a handler are merged in ring order; `on_batch` receives every batch as a whole.
 HANDLERS: dict[str, tuple[str, ...]] = {**abi.HANDLERS, "on_batch": ()}
-#: Handlers of results of launches, whose kernels `context.launches` gives by ordinal.
+#: Handlers of launch results; `context.launches` maps the ordinals to kernels.
 LAUNCH_HANDLERS = tuple(
     name for name, kinds in HANDLERS.items() if set(kinds) & set(abi.kinds_of("launch_result"))
 )
-#: Gets the accesses of the tool's `Trace` maps; not a handler of events.
+#: Receives the accesses of the tool's `Trace` maps; not an event handler.
 ON_ACCESSES = "on_accesses"
 
 
 class OtherPass(NamedTuple):
-    """The pass with accesses of a program that ran twice, for `Tool.join`."""
+    """The pass with memory accesses of a program that ran twice, for `Tool.join`."""
 
-    #: Tables that the tool stored there, by name.
+    #: Tables that the tool stored in that pass, by name.
     tables: Mapping[str, Table]
-    #: Launches that both passes have: ordinals (uint64) there, ascending, and in this pass, and
-    #: whether (bool) they were probed there.
-    theirs: NDArray[Any]
-    mine: NDArray[Any]
+    #: Launches that both passes have: ordinals (uint64) in the other pass, ascending, ordinals in
+    #: this pass, and whether (bool) the other pass probed them.
+    other_launches: NDArray[Any]
+    own_launches: NDArray[Any]
     probed: NDArray[Any]
 
 
 class Tool:
-    """Base of all tools. The first line of a tool's docstring is shown by `pasta tools`.
+    """Base class of all tools. `pasta tools` shows the first line of a tool's docstring.
 
-    Its handlers are the methods that it has of these:
+    A tool handles events in the methods that it defines among these:
 
-        on_devices         properties of devices
+        on_devices         device properties
         on_contexts        device contexts created and destroyed
         on_streams         streams created and destroyed
         on_modules         modules with device code loaded and unloaded
         on_memory          allocations and frees
         on_tensors         a framework's allocations, frees, tensors and allocator totals
-        on_ranges          ranges and marks of annotations
-        on_operators       framework operators that begin and end, and their tensors
+        on_ranges          annotated ranges and marks
+        on_operators       begins and ends of framework operators, and their tensors
         on_frames          frames of Python stacks
         on_host_frames     native frames of the host's call stacks
         on_host_stacks     call stacks of launches and other work
-        on_host_samples    call stacks of threads that used processor time
+        on_host_samples    sampled call stacks of host threads
         on_launches        kernel launches
         on_launch_ends     returns of launch calls
         on_collectives     communicators, and calls of communication libraries
         on_completions     device times of kernels
         on_kernel_details  how kernels were queued and configured
-        on_samples         samples of program counters
+        on_samples         program counter samples
         on_counters        hardware counters of launches
-        on_tensor_maps     tensor maps among the arguments of launches
-        on_instruction_counts  executed instructions of launches
-        on_graph_launches  graph launches and returns of their calls
+        on_tensor_maps     tensor maps among launch arguments
+        on_instruction_counts  executed instructions per launch
+        on_graph_launches  graph launches and returns of the launch calls
         on_graphs          nodes and instances of graphs
         on_copies          memory copies
         on_sets            memory sets
         on_copy_completions  device times of copies and sets
-        on_uvm             attachments, prefetches and advice of managed memory
+        on_uvm             attachment, prefetch and advice of managed memory
         on_uvm_activity    faults, migrations and thrashing of managed memory
-        on_syncs           waits of the host
+        on_syncs           waits of the host for devices
         on_events          accelerator events created, destroyed, recorded and waited for
-        on_overheads       delays that the vendor's profiling library caused
+        on_overheads       overhead of the vendor's profiling library
         on_device_samples  power, clocks, temperature and memory of devices over time
         on_batch           all events: a `pasta.processors.batch.Batch`, after the other handlers
         on_accesses        accesses of a `Trace` map: a `pasta.probes.records.Accesses`
 
-    Each but the last two gets a read-only NumPy structured array of the records of its kinds in a
-    batch, in ring order, and is called only if there are any. docs/events.md lists the kinds of
-    each handler and the fields of each kind; the field `kind` distinguishes them. An absent value
-    is all ones, -1, or 0 for the id of a string.
+    All but the last two receive the records of their kinds in a batch as a read-only NumPy
+    structured array in ring order, and are called only if there are any. docs/events.md lists the
+    kinds of each handler and the fields of each kind; the field `kind` distinguishes them. An
+    absent value is all ones, -1, or 0 for a string id.
     """
 
     #: Name in presets, on the command line and in the run directory.
     name: ClassVar[str] = "tool"
-    #: Heading of its results in HTML reports; by default from the name.
+    #: Heading of its results in HTML reports; derived from the name by default.
     title: ClassVar[str] = ""
-    #: Place of its results in HTML reports.
+    #: Section of its results in HTML reports.
     topic: ClassVar[Topic] = "other"
-    #: Names in `pasta.processors.needs.NEEDS`; a subclass adds to those of its bases.
+    #: Names in `pasta.processors.needs.NEEDS`; a subclass adds to the names of its bases.
     needs: ClassVar[Collection[str]] = ()
-    #: Capabilities (docs/backends.md) that results depend on, beside the kinds of the handlers:
-    #: results list those that the backend of the run lacks.
+    #: Capabilities (docs/backends.md) that results depend on, besides the kinds of the handlers.
+    #: Results list those that the backend of the run does not have.
     uses: ClassVar[tuple[str, ...]] = ()
-    #: Whether the results of a tool with probes are of all launches, estimated from the probed
-    #: ones: counters without "launch" then are, other numbers by `context.sampling`. Otherwise its
-    #: summary says that they are of the probed ones.
+    #: Whether a tool with probes estimates results for all launches from the probed ones. Counters
+    #: without "launch" are then estimated; scale other numbers with `context.sampling`. If False,
+    #: the summary states that results cover the probed launches only.
     estimates: ClassVar[bool] = False
-    #: Whether a tool with probes has results without accesses too: of a source that gives none, and
-    #: of a recorded run that has none.
+    #: Whether a tool with probes also has results without accesses: if the source does not provide
+    #: them, or the recorded run has none.
     optional_accesses: ClassVar[bool] = False
 
     #: Whether a tool with probes runs in both passes of a program that runs twice (`--passes
-    #: auto`): without its probes in the one with device times. The result of the joined run is made
-    #: of the events of that pass, and of the tables that `join` gets from the other one. For tools
-    #: that come with PASTA.
+    #: auto`), without its probes in the pass with device times. The joined result uses the events
+    #: of that pass and the tables of the other one, which `join` receives. Built-in tools only.
     both_passes: ClassVar[bool] = False
 
     context: Context
@@ -158,19 +157,18 @@ class Tool:
     @property
     def asks_for_tensors(self) -> bool:
         """Whether frameworks must report operators and their tensors. "tensors" in `needs` implies
-        it; a subclass may set it without a processor."""
+        it; a subclass may return True without a processor."""
         return "tensors" in self.needed()
 
     @property
     def asks_for_roofs(self) -> bool:
-        """Whether the launcher measures the roofs of devices, unless they are known, for
-        `context.roofs`."""
+        """Whether the launcher measures unknown roofs of devices for `context.roofs`."""
         return False
 
     @property
     def passes(self) -> tuple[str, ...]:
-        """The passes that this tool wants of a program that runs twice (`--passes auto`): "times",
-        with device times, and "accesses", with probes. A tool may want one alone."""
+        """The passes that this tool needs if the program runs twice (`--passes auto`): "times",
+        with device times, and "accesses", with probes. A tool may need only one."""
         return ("times", "accesses")
 
     @property
@@ -190,7 +188,7 @@ class Tool:
         if not isinstance(cls.title, str) or cls.topic not in get_args(Topic):
             raise ToolError(
                 f"tool {cls.name}: the title or topic of its class is not accepted",
-                remedy=f"give a title, and a topic of {', '.join(get_args(Topic))}",
+                remedy=f"set a title, and a topic of {', '.join(get_args(Topic))}",
             )
         cls._extend()
         for attribute in cls.__dict__:
@@ -206,12 +204,12 @@ class Tool:
         if isinstance(cls.needs, str) or not isinstance(cls.needs, Collection):
             raise ToolError(
                 f"tool {cls.name}: needs = {shown(cls.needs)} is not accepted",
-                remedy='give a tuple of names, as needs = ("objects",)',
+                remedy='use a tuple of names, as needs = ("objects",)',
             )
         for name in cls.needs:
             if name not in NEEDS:
                 raise ToolError(
-                    f"tool {cls.name}: {shown(name)} in needs is not known",
+                    f"tool {cls.name}: {shown(name)} in needs is unknown",
                     remedy=_choose(str(name), NEEDS),
                 )
 
@@ -222,12 +220,12 @@ class Tool:
         callers = [name for name, each in cls._members.items() if each.calls == ON_ACCESSES]
         if bool(callers) != hasattr(cls, ON_ACCESSES):
             raise ToolError(
-                f"tool {cls.name}: {callers[0] if callers else ON_ACCESSES} is of no use alone",
+                f"tool {cls.name}: {callers[0] if callers else ON_ACCESSES} has no effect alone",
                 remedy=f"a Trace map needs the method {ON_ACCESSES}, and the method a Trace map",
             )
 
     def __init__(self, options: Mapping[str, object] | None = None) -> None:
-        """Takes options from TOML or `--set`. Raises ToolError for unknown or wrong ones."""
+        """Sets options from TOML or `--set`. Raises ToolError for unknown or invalid ones."""
         declared = self.options()
         self._options: dict[str, Any] = {key: each.default for key, each in declared.items()}
         for key, value in (options or {}).items():
@@ -251,7 +249,7 @@ class Tool:
         except ValueError:
             raise ToolError(
                 f"tool {cls.name}: {key} = {shown(value)} is not accepted",
-                remedy=f"give {declared[key].accepted}",
+                remedy=f"use {declared[key].accepted}",
             ) from None
 
     @classmethod
@@ -266,7 +264,7 @@ class Tool:
 
     @classmethod
     def needed(cls) -> frozenset[str]:
-        """Needs of the class, its bases, handlers, maps and probes, with all that they require."""
+        """Needs of the class, its bases, handlers, maps and probes, and all that these require."""
         names = {name for base in cls.__mro__ for name in vars(base).get("needs", ())}
         names.update(name for each in cls._members.values() for name in each.needs)
         if any(name in LAUNCH_HANDLERS for name in cls.handlers()):
@@ -275,7 +273,7 @@ class Tool:
 
     @classmethod
     def handlers(cls) -> list[str]:
-        """Names of the handlers that the class has, in the order of their calls."""
+        """Names of the handlers that the class defines, in call order."""
         return [name for name in HANDLERS if hasattr(cls, name)]
 
     @classmethod
@@ -301,9 +299,9 @@ class Tool:
         """Called once, before the first event; `context` is set."""
 
     def join(self, other: OtherPass) -> None:
-        """Called before `result` if `both_passes`, to join two passes: the tool got the events of
-        the one with device times, `other` is the one with accesses. Raises ValueError if that is
-        damaged."""
+        """Called before `result` if `both_passes` is set, to join two passes. The tool has received
+        the events of the pass with device times; `other` is the pass with accesses. Raises
+        ValueError if `other` is damaged."""
 
     def result(self) -> Result:
         """Called once, after the last event. Returns summary, tables, findings, figures, files."""

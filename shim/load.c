@@ -25,7 +25,7 @@ static void load_library(const char *path) {
     void (*load)(void) = NULL;
     if (library) *(void **)&load = dlsym(library, "pasta_backend_load");
     if (load) load();
-    else pasta_say("a backend's library is not used: %s", dlerror());
+    else pasta_say("the library of a backend cannot be loaded: %s", dlerror());
 }
 
 /* Has the symbols of this library found, also where the target opened it with RTLD_LOCAL. */

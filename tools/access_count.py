@@ -363,7 +363,7 @@ class AccessCount(Tool):
         unknown = _sum(objects["accesses"][objects["object"] < 0])
         if unknown:
             share = formatted(unknown / by_global, "share")
-            parts.append(f"{share} of accesses to global memory were to no known object")
+            parts.append(f"{share} of accesses to global memory were outside known objects")
         return "; ".join(parts)
 
 
@@ -377,7 +377,7 @@ _TOUCHED = ("objects", "object_bytes", "pages", "known", "unknown")
 _TOUCHED_LABELS = {
     "object_bytes": "their bytes",
     "known": "accesses to them",
-    "unknown": "to no known object",
+    "unknown": "outside known objects",
     "per_page": "accesses per page",
 }
 

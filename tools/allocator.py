@@ -1,5 +1,5 @@
 """A framework's caching allocator: segments and blocks over time, memory by category over time, and
-what was live when memory ran out."""
+live tensors when memory ran out."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
     from pasta.processors.batch import Batch
 
-#: Failures that are described; later ones are counted.
+#: Maximum number of failures to describe; later ones are only counted.
 _MAX_FAILURES = 4
-#: Share of live bytes from earlier steps from which these are the cause.
-_MOST = 0.5
-#: Categories named in evidence.
+#: Minimum share of live bytes from earlier steps for these to be the cause.
+_MIN_EARLIER_SHARE = 0.5
+#: Maximum number of categories to name in evidence.
 _MAX_NAMED = 3
 #: State of an allocator at a moment; `largest`: bytes of its largest free block.
 _STATE = [
@@ -45,7 +45,7 @@ _REMEDIES = {
     "gradient": "call zero_grad(set_to_none=True) before the forward pass, or shard them (FSDP)",
     "optimizer state": "use an optimizer with less state, or shard it over devices"
     " (ZeroRedundancyOptimizer)",
-    "input": "load smaller batches, and move each to the device when it is needed",
+    "input": "load smaller batches, and move each to the device only when it is needed",
     "temporary": "use in-place operations or smaller chunks",
     "workspace": "limit the workspaces of libraries (CUBLAS_WORKSPACE_CONFIG)",
 }
@@ -70,10 +70,11 @@ class Allocator(Tool):
 
     needs = ("tensors", "history", "allocations")
 
-    points = option(512, help="moments of the allocator's state, at most", minimum=2)
-    bars = option(96, help="moments of memory by category, at most", minimum=2)
+    points = option(512, help="maximum number of samples of the allocator's state", minimum=2)
+    bars = option(96, help="maximum number of samples of memory by category", minimum=2)
     top = option(15, help="rows of each table in the text report; the tables have all", minimum=1)
-    reserve = option(0.2, help="finding: minimum share of free memory in segments at a failure",
+    reserve = option(0.2, help="finding: minimum free share of reserved segments when an "
+                               "allocation fails",
                      minimum=0.0)  # fmt: skip
 
     def start(self) -> None:
@@ -169,7 +170,7 @@ class Allocator(Tool):
             labels={
                 "free": "free in segments",
                 "largest": "largest free block",
-                "fragmentation": "free outside of the largest block",
+                "fragmentation": "free outside the largest block",
             },
             keys=(),
             sums=(),
@@ -278,9 +279,9 @@ class Allocator(Tool):
         free = reserved - int(state["allocated"])
         categories, lines = (_sums(names[name], rows["bytes"]) for name in ("category", "line"))
         evidence = (
-            f"{formatted(failure.bytes, 'bytes')} were requested,"
-            f" {formatted(live, 'bytes')} were live in"
-            f" {counted(int(rows['tensors'].sum()), 'tensor')}: {_in_words(categories, live)}"
+            f"{formatted(failure.bytes, 'bytes')} requested; {formatted(live, 'bytes')} were "
+            f"live in {counted(int(rows['tensors'].sum()), 'tensor')}: "
+            f"{_in_words(categories, live)}"
         )
         if any(lines):
             evidence += f"; most allocated at {_in_words(lines, live, 1)}"
@@ -292,20 +293,20 @@ class Allocator(Tool):
             )
         split = device.caching and free >= failure.bytes and free >= self.reserve * reserved
         most = max(categories, key=lambda name: categories[name] if name else 0, default=None)
-        remedy = _REMEDIES.get(most or "", "keep less in memory at a time")
+        remedy = _REMEDIES.get(most or "", "keep less memory live at once")
         earlier = device.live_before(self._last_step(failure.position), failure.position)
-        if earlier >= _MOST * live:
-            evidence += f"; {formatted(earlier, 'bytes')} are of earlier steps"
+        if earlier >= _MIN_EARLIER_SHARE * live:
+            evidence += f"; {formatted(earlier, 'bytes')} were allocated in earlier steps"
             remedy = (
-                "keep .detach() or .item() of a step's result instead of the result, which holds"
-                " all tensors that its gradient needs; or drop it before the next step"
+                "keep result.detach() or result.item() instead of the result, which keeps "
+                "every tensor that its gradient needs; or delete it before the next step"
             )
         first = max(lines, key=lambda name: lines[name] if name else 0, default=None)
         remedy = f"{first}: {remedy}" if first else remedy
         if split:
             remedy = (
-                "run with PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True: enough memory is free,"
-                " in pieces"
+                "run with PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True: enough memory is "
+                "free, but it is fragmented"
             )
         origin = f", in {self._origin(failure.node)}" if failure.node else ""
         return Finding(
@@ -314,7 +315,7 @@ class Allocator(Tool):
             evidence=evidence,
             remedy=remedy,
             gain=min(1.0, failure.bytes / max(1, live)),
-            of="live tensors, to be freed for the allocation",
+            of="live tensors, which must be freed for the allocation",
             confidence="high" if split else "medium",
         )
 
@@ -345,8 +346,8 @@ class Allocator(Tool):
                 )
             parts.append(text)
         if self.failures:
-            parts.append(f"{counted(len(self.failures), 'allocation')} failed, out of memory")
-        return "; ".join(parts) or "no tensor of a framework was recorded"
+            parts.append(f"{counted(len(self.failures), 'allocation')} failed: out of memory")
+        return "; ".join(parts) or "no framework tensors were recorded"
 
 
 class _Device:
@@ -448,7 +449,7 @@ class _Device:
         return self._segments(self._live(self.held, position), live)
 
     def _segments(self, segments: NDArray[Any], live: NDArray[Any]) -> NDArray[Any]:
-        """Segments (dtype _SEGMENT) of which these are live, with blocks (bool, in their order)."""
+        """Live segments (dtype _SEGMENT) with their blocks (bool, in order)."""
         found = np.zeros(len(segments), _SEGMENT)
         for name in ("address", "bytes"):
             found[name] = self.held[name][segments]

@@ -69,13 +69,14 @@ class BankConflicts(Tool):
             if row["share"] < self.conflict_share:
                 return
             yield Finding(
-                what="an instruction has bank conflicts in shared memory",
+                what="shared memory accesses have bank conflicts",
                 where=instruction_place(row),
-                evidence=f"{counted(row['total_ways'], 'wavefront')} where"
-                f" {row['total_ideal_ways']:,}"
-                f" would suffice: {row['ways']:.3g} per execution, not {row['ideal_ways']:.3g}",
+                evidence=f"{counted(row['total_ways'], 'wavefront')} where "
+                f"{row['total_ideal_ways']:,} would suffice: {row['ways']:.3g} per "
+                f"execution instead of {row['ideal_ways']:.3g}",
                 remedy=at_line(
-                    row, "pad rows of the array in shared memory by one word, or swizzle columns"
+                    row,
+                    ("pad each row of the shared-memory array by one word, or swizzle its columns"),
                 ),
                 gain=row["share"],
                 of="wavefronts of shared memory",
@@ -117,7 +118,7 @@ class BankConflicts(Tool):
 
     def _summary(self, rows: NDArray[Any], extra: NDArray[Any]) -> str:
         if not len(rows):
-            return "no access to shared memory was recorded"
+            return "no shared memory accesses were recorded"
         ways, total = int(rows["ways"].sum()), int(extra.sum())
         text = (
             counted(

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _ENTER = KIND["block_enter"].number
 _MAX_FINDINGS = 5
-#: Rows to combine at a time: a row for each warp, two for its first one.
+#: Rows to combine at once: one per warp, two for the first warp of a block.
 _PENDING = 1 << 20
 _POINTS = 256
 _UNITS: dict[str, Unit] = {
@@ -39,19 +39,27 @@ _UNITS: dict[str, Unit] = {
 class BlockSchedule(Tool):
     """Blocks over multiprocessors and time: imbalance, tail, and blocks resident at a time."""
 
-    title = "Schedule of blocks"
+    title = "Block schedule"
     topic = "time"
 
     top = option(10, help="rows of each table in the text report; the tables have all", minimum=1)
     blocks = option(
-        4_000_000, help="blocks to keep; of further launches none is recorded", minimum=1
+        4_000_000,
+        help="maximum number of blocks to keep; launches beyond it are not recorded",
+        minimum=1,
     )
-    timelines = option(4, help="launches with a trace of all blocks: the longest of each kernel")
+    timelines = option(
+        4, help="launches to trace block by block: the longest launch of each kernel"
+    )
     imbalance = option(
-        1.25, help="finding: minimum busy time of a multiprocessor, busiest / mean", minimum=1.0
+        1.25,
+        help="finding: minimum imbalance of multiprocessors, busiest / mean busy time",
+        minimum=1.0,
     )
-    tail = option(0.2, help="finding: minimum share of the tail in the time of launches")
-    at_least = option(0.05, help="… both for kernels with this share of the time of all launches")
+    tail = option(0.2, help="finding: minimum share of launch time in the tail")
+    at_least = option(
+        0.05, help="… both findings: minimum share of the time of all launches in one kernel"
+    )
     warps = Trace()
 
     @probe.block_enter(per="warp")
@@ -115,7 +123,7 @@ class BlockSchedule(Tool):
             if self.untimed:
                 blocks = counted(self.untimed, "block")
                 return Result(f"{blocks}, without times: the source has no device clock")
-            return Result("no block was recorded")
+            return Result("no blocks were recorded")
         schedule = Schedule.of(whole)
         launches = self._launches(schedule)
         kernels = self._kernels(launches)
@@ -134,8 +142,8 @@ class BlockSchedule(Tool):
             findings=list(self._findings(kernels)),
             figures=self._figures(schedule, launches),
             files={"blocks.json": lambda file: self._write(schedule, shown, file)},
-            notes=[f"{counted(lost, 'block')} left out: begin or end is missing, or see"
-                   " block_schedule.blocks"] if lost else [],
+            notes=[f"{counted(lost, 'block')} left out: the begin or end is missing, or "
+                   "block_schedule.blocks was reached"] if lost else [],
         )  # fmt: skip
 
     # ---- launches and kernels
@@ -187,7 +195,7 @@ class BlockSchedule(Tool):
             sums=("launches", "blocks", "span"),
             levels=("imbalance", "idle_share", "tail_share", "resident"),
             important=("launches", "span", "imbalance", "tail_share"),
-            title="Kernels by time from their first block's begin to their last one's end",
+            title="Kernels by time from the start of the first block to the end of the last",
             shown=self.top,
         )
 
@@ -221,7 +229,7 @@ class BlockSchedule(Tool):
             sums=("blocks", "span"),
             levels=("imbalance", "tail_share", "resident"),
             important=("span", "imbalance", "tail"),
-            title="Launches, the longest first",
+            title="Launches, longest first",
             shown=self.top,
         )
 
@@ -274,12 +282,12 @@ class BlockSchedule(Tool):
             keys=("kernel", "launch", "block"),
             sums=(),
             levels=("duration",),
-            title="Blocks of the longest launch of each kernel, the longest first",
+            title="Blocks of the longest launch of each kernel, longest first",
             shown=self.top,
         )
 
     def _resident(self, schedule: Schedule) -> Table:
-        """Numbers of resident blocks over time, of all launches, for the report's timeline."""
+        """Numbers of resident blocks over time, for all launches, for the report's timeline."""
         rows = schedule.resident
         return _table(
             {
@@ -359,27 +367,28 @@ class BlockSchedule(Tool):
                 return
             if row["imbalance"] >= self.imbalance:
                 yield Finding(
-                    what="multiprocessors are unequally busy",
+                    what="work is unevenly distributed over multiprocessors",
                     where=row["kernel"],
-                    evidence=f"the busiest one {row['imbalance']:.3g} times as long as the mean,"
-                    f" {formatted(row['idle_share'], 'share')} of their time is idle, in"
-                    f" {counted(row['launches'], 'launch', 'launches')} of"
-                    f" {formatted(row['span'], 'ns')}",
-                    remedy="give blocks equal work, or more and smaller blocks than multiprocessors"
-                    " (persistent blocks that take work from a queue)",
+                    evidence=f"the busiest multiprocessor works {row['imbalance']:.3g} times "
+                    "as long as the mean; multiprocessors are idle for "
+                    f"{formatted(row['idle_share'], 'share')} of "
+                    f"{formatted(row['span'], 'ns')} in "
+                    f"{counted(row['launches'], 'launch', 'launches')}",
+                    remedy="give all blocks equal work, use more and smaller blocks, or use "
+                    "persistent blocks that take work from a queue",
                     gain=row["share"] * (1 - 1 / row["imbalance"]),
                     of="time of the recorded launches",
                     confidence="medium",
                 )
             if row["tail_share"] >= self.tail:
                 yield Finding(
-                    what="few multiprocessors work at the end of launches",
+                    what="few multiprocessors are busy at the end of launches",
                     where=row["kernel"],
-                    evidence=f"{formatted(row['tail_share'], 'share')} of"
-                    f" {formatted(row['span'], 'ns')} are after half of the multiprocessors had"
-                    " ended",
-                    remedy="use smaller blocks, begin with the longest ones, or run a kernel of"
-                    " another stream beside it",
+                    evidence=f"{formatted(row['tail_share'], 'share')} of "
+                    f"{formatted(row['span'], 'ns')} passed after half of the "
+                    "multiprocessors had finished",
+                    remedy="use smaller blocks, start the longest ones first, or overlap the "
+                    "tail with a kernel in another stream",
                     gain=row["share"] * row["tail_share"] / 2,
                     of="time of the recorded launches",
                     confidence="medium",
@@ -390,10 +399,10 @@ class BlockSchedule(Tool):
         (name,) = kernel_names(self.context, self.launched.of(worst["launch"][None]))
         tail = shares([int(launches["tail"].sum())], int(launches["span"].sum()))[0]
         return (
-            f"{counted(blocks, 'block')} of {counted(len(launches), 'launch', 'launches')} on up to"
-            f" {counted(int(launches['used'].max()), 'multiprocessor')};"
-            f" {formatted(float(tail), 'share')} of their time in tails; busiest / mean: up to"
-            f" {worst['imbalance']:.3g} ({name})"
+            f"{counted(blocks, 'block')} of {counted(len(launches), 'launch', 'launches')} on "
+            f"up to {counted(int(launches['used'].max()), 'multiprocessor')}; "
+            f"{formatted(float(tail), 'share')} of launch time in tails; busiest / mean "
+            f"multiprocessor: up to {worst['imbalance']:.3g} ({name})"
         )
 
 
@@ -472,7 +481,7 @@ def _busy(blocks: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any
     starts = group_starts(blocks, keys)
     counts = np.diff(starts, append=len(blocks))
     ends = np.maximum.reduceat(blocks["end"], starts)
-    # one axis for all groups: each begins after the end of the one before
+    # one axis for all groups: each begins after the end of the previous one
     origin = np.repeat(np.cumsum(ends + np.uint64(1), dtype=np.uint64) - ends, counts)
     begin, end = blocks["begin"] + origin, blocks["end"] + origin
     latest = np.maximum.accumulate(end)
@@ -496,7 +505,7 @@ def _busy(blocks: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any
     groups["resident_ns"] = np.add.reduceat(blocks["end"] - blocks["begin"], starts)
     lengths = intervals["end"] - intervals["begin"]
     groups["busy"] = np.add.reduceat(lengths, group_starts(intervals, keys))
-    # blocks that begin when another ends come after it
+    # blocks that begin when another one ends are placed after it
     times = np.concatenate([begin, end])
     change = np.repeat(np.array([1, -1]), len(blocks))
     order = np.lexsort([change, times])

@@ -88,14 +88,15 @@ class Coalescing(Tool):
             if row["share"] < self.wasted_share:
                 return
             yield Finding(
-                what="an instruction wastes sectors of global memory",
+                what="global memory accesses are not coalesced",
                 where=instruction_place(row),
-                evidence=f"{counted(row['total_sectors'], 'sector')} where"
-                f" {row['total_ideal_sectors']:,}"
-                f" would suffice, {formatted(row['wasted_bytes'], 'bytes')} too many;"
-                f" {row['lanes']:.3g} lanes access {row['sectors']:.3g} sectors per execution",
+                evidence=f"{counted(row['total_sectors'], 'sector')} where "
+                f"{row['total_ideal_sectors']:,} would suffice, "
+                f"{formatted(row['wasted_bytes'], 'bytes')} wasted; "
+                f"{row['lanes']:.3g} lanes access {row['sectors']:.3g} sectors per "
+                "execution",
                 remedy=at_line(
-                    row, "let neighbouring lanes access neighbouring words, aligned to 32 bytes"
+                    row, "have adjacent lanes access adjacent words, aligned to 32 bytes"
                 ),
                 gain=row["share"],
                 of="bytes in sectors of global memory",
@@ -152,7 +153,7 @@ class Coalescing(Tool):
     def _summary(self, rows: NDArray[Any], wasted: NDArray[Any]) -> str:
         sectors, ideal = int(rows["sectors"].sum()), int(rows["ideal_sectors"].sum())
         if not len(rows):
-            return "no access to global memory was recorded"
+            return "no global memory accesses were recorded"
         text = (
             counted(len(rows), "global memory instruction uses", "global memory instructions use")
             + f" {formatted(ideal / max(sectors, 1), 'share')} of {counted(sectors, 'sector')}"

@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-#: Share of a kernel's launches that the host waits for.
-_MOST = 0.9
-#: Growth of memory: steps that it takes to tell it from warm-up, which is the first quarter of
+#: Minimum share of a kernel's launches that the host waits for.
+_MIN_WAIT_SHARE = 0.9
+#: Growth of memory: steps needed to distinguish it from warm-up, which is the first quarter of
 #: them; share of the steps after it in which memory grows; and number of allocations of one size
 #: from which memory_timeline reports the growth.
 _MIN_STEPS, _GROWING, _ALIKE = 8, 0.9, 12
-#: Memory whose allocation and free cost the host much: the device may have to become idle.
+#: Memory whose allocation and free are expensive: the device may have to become idle.
 _COSTLY = ("device", "managed", "pinned")
 
 #: Memory that the host reads too.
@@ -38,29 +38,35 @@ class CodeCheck(Rules):
 
     waits = option(100, help="waits after launches of a kernel: minimum number", minimum=1)
     all_waits = option(
-        0.5, help="… none if there are this many waits per launch: kernel_freq reports it",
+        0.5, help="… not reported from this many waits per launch on: kernel_freq reports those",
         minimum=0.0,
     )  # fmt: skip
     allocations = option(
-        32, help="allocations in a loop: minimum number of one site, size and kind", minimum=2
+        32,
+        help="allocations in a loop: minimum number with the same site, size and kind",
+        minimum=2,
     )
     allocation_cost = option(
         "20us", kind="duration", help="… assumed time of an allocation and its free"
     )
     small_launches = option(
-        100, help="launches below one wave: minimum number of a kernel at a site", minimum=1
+        100,
+        help="launches smaller than one wave: minimum number of one kernel at one site",
+        minimum=1,
     )
     grown = option("1MiB", kind="bytes", help="growing memory: minimum growth")
-    set_bytes = option("16MiB", kind="bytes", help="unneeded sets: minimum bytes at a site")
+    set_bytes = option("16MiB", kind="bytes", help="unneeded memsets: minimum bytes at a site")
     sets = option(100, help="… or minimum number of sets", minimum=1)
     switches = option(
         100, help="default stream: minimum switches between it and other streams", minimum=1
     )
     least_share = option(
-        0.05, help="minimum share of the time that a violation costs, if it is known", minimum=0.0
+        0.05,
+        help="minimum share of time that a violation costs, where the cost is known",
+        minimum=0.0,
     )
 
-    @rule("the host waits right after each launch of a kernel")
+    @rule("the host waits after each launch of a kernel")
     def wait_after_launch(self, calls: Calls) -> Iterator[Violation]:
         """A wait as the next call of a thread after a launch, for most launches at a site."""
         if len(calls.context.operators.nodes) > 1:
@@ -75,7 +81,7 @@ class CodeCheck(Rules):
             return
         launched = {site: len(found) for site, found in calls.sites(launches)}
         for site, found in calls.sites(waits, of):
-            if len(found) < max(self.waits, _MOST * launched[site]):
+            if len(found) < max(self.waits, _MIN_WAIT_SHARE * launched[site]):
                 continue
             time = int(np.maximum(rows["duration"][found], 0).sum())
             gain = min(time, calls.span - time) / calls.span
@@ -87,11 +93,11 @@ class CodeCheck(Rules):
                 len(found),
                 f"{counted(len(found), 'wait')} after {counted(launched[site], 'launch')}"
                 + (f" took{waited}" if waited else ""),
-                "wait once, before the host reads results: work of a stream runs in order anyway",
+                "wait once, before the host reads results: work in a stream runs in order",
                 gain if time else None,
             )
 
-    @rule("memory is allocated and freed again in a loop")
+    @rule("memory is allocated and freed in a loop")
     def allocation_in_loop(self, calls: Calls) -> Iterator[Violation]:
         """Allocations of one site, kind and size that are freed again, with launches between."""
         rows = calls.rows
@@ -110,7 +116,7 @@ class CodeCheck(Rules):
                     continue
                 until = freed[np.searchsorted(allocated, mine)]
                 if (until[:-1] > mine[1:]).mean() > 0.5:
-                    continue  # several are live at a time, as in a pool
+                    continue  # several are live at once, as in a pool
                 gain = min(1.0, len(mine) * self.allocation_cost / calls.span)
                 if gain < self.least_share:
                     continue
@@ -118,19 +124,19 @@ class CodeCheck(Rules):
                 yield Violation(
                     site,
                     len(mine),
-                    f"{counted(len(mine), 'allocation')} of {formatted(size, 'bytes')} of {name}"
-                    f" memory, each freed before the next one; at an assumed"
-                    f" {formatted(self.allocation_cost, 'ns')} each they take"
-                    f" {formatted(len(mine) * self.allocation_cost, 'ns')} of"
-                    f" {formatted(calls.span, 'ns')}",
-                    "do not empty the cache of the framework's allocator in the loop"
+                    f"{counted(len(mine), 'allocation')} of {formatted(size, 'bytes')} of "
+                    f"{name} memory, each freed before the next; at an assumed "
+                    f"{formatted(self.allocation_cost, 'ns')} each they take "
+                    f"{formatted(len(mine) * self.allocation_cost, 'ns')} of "
+                    f"{formatted(calls.span, 'ns')}",
+                    "do not empty the framework allocator's cache in the loop"
                     if site.operator
                     else "allocate it once, before the loop, or from a pool (stream-ordered"
                     " allocation)",
                     gain,
                 )
 
-    @rule("launches have fewer blocks than the device runs at once")
+    @rule("launches are too small to fill the device")
     def below_one_wave(self, calls: Calls) -> Iterator[Violation]:
         """Launches below one wave of blocks, whose kernels leave parts of the device idle."""
         rows = calls.rows
@@ -151,8 +157,8 @@ class CodeCheck(Rules):
                 site,
                 len(found),
                 text,
-                "give a launch more blocks (smaller tiles, a larger batch), or run independent"
-                " launches in several streams",
+                "use more blocks in each launch (smaller tiles, a larger batch), or run "
+                "independent launches in several streams",
                 gain,
                 confidence="low",
             )
@@ -189,12 +195,12 @@ class CodeCheck(Rules):
                     f"{formatted(growth, 'bytes')} more of {_name('memory', memory)} memory after"
                     f" {counted(len(steps) - 1, 'step')}, in {counted(len(kept), 'allocation')} of"
                     f" {counted(len(sizes), 'size')}",
-                    "free what a step allocated at its end, or keep less of it",
+                    "free what a step allocates before the step ends, or keep less of it",
                     min(1.0, growth / max(1, int(levels.max()))),
                     f"{_name('memory', memory)} memory",
                 )
 
-    @rule("memory is set and overwritten before any use")
+    @rule("memory is set, then overwritten before it is used")
     def unneeded_set(self, calls: Calls) -> Iterator[Violation]:
         """Sets whose bytes another set or copy overwrites before a launch or a copy can read
         them."""
@@ -206,7 +212,7 @@ class CodeCheck(Rules):
         first, second = writes[:-1], writes[1:]
         sets = calls.of("memory_set")
         readers = calls.before(calls.of("kernel_launch", "graph_launch", "memory_copy"))
-        # the second write itself comes after all readers before it
+        # the second write itself is after all readers before it
         dead = (rows["address"][first] == rows["address"][second]) & sets[first]
         dead &= (rows["bytes"][first] <= rows["bytes"][second]) & (rows["bytes"][first] > 0)
         dead &= readers[second] == readers[first]
@@ -219,15 +225,15 @@ class CodeCheck(Rules):
             yield Violation(
                 site,
                 len(found),
-                f"{counted(len(found), 'set')} of {formatted(size, 'bytes')} are overwritten by the"
-                " next set or copy, and nothing runs in between"
+                f"{counted(len(found), 'set')} of {formatted(size, 'bytes')} are overwritten "
+                "by the next set or copy, with no work in between"
                 + (f"; they took {formatted(time, 'ns')}" if time else ""),
-                "leave out the set",
+                "remove the set",
                 time / calls.span if time else None,
                 confidence="high",
             )
 
-    @rule("work on the default stream separates the work of other streams")
+    @rule("work on the default stream serializes other streams")
     def default_stream(self, calls: Calls) -> Iterator[Violation]:
         """Work that alternates between the default stream and others. With device times the tool
         utilization measures what that costs."""
@@ -251,8 +257,9 @@ class CodeCheck(Rules):
                     f"work of device {device} went to the default stream"
                     f" {counted(len(switched), 'time')} after work of {others:,} other streams;"
                     f" most often here, {counted(len(found), 'time')}",
-                    "submit it to a stream of its own, and create all streams as non-blocking ones:"
-                    " the default stream waits for blocking streams, and they for it",
+                    "submit it to a stream of its own, and create all streams as "
+                    "non-blocking: the default stream and blocking streams wait for each "
+                    "other",
                     confidence="low",
                 )
 

@@ -1,4 +1,4 @@
-"""Collectives: what was sent between devices, how fast, and what it kept waiting."""
+"""Collectives: bytes sent between devices, bandwidth, and work that waited for them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _IN_NAMES = re.compile(
 )
 #: Columns that are empty without device times.
 _TIMES = ("time", "share", "mean", "algorithm", "bus", "alone", "alone_share", "link")
-_KERNELS = "kernels that communicate"
+_KERNELS = "communication kernels"
 _OF_WHOLE = "the time from first to last work"
 
 
@@ -77,7 +77,7 @@ class _Sums:
 
 
 class Collectives(Tool):
-    """Collectives between devices: bytes, bandwidth, what hides them, which rank comes late."""
+    """Collectives between devices: bytes, bandwidth, overlap with other work, late ranks."""
 
     title = "Collectives"
     topic = "time"
@@ -88,20 +88,22 @@ class Collectives(Tool):
     communication = option(
         r"\b(nccl|rccl|nvshmem|rocshmem|oneccl)",
         kind="regex",
-        help="names of kernels that communicate",
+        help="names of communication kernels",
     )
     link_bandwidth = option(
-        0.0, help="GB/s of a device's links in one direction, for comparison; 0: as its driver"
-        " tells", minimum=0.0,
+        0.0, help="bandwidth of a device's links in one direction in GB/s, to compare with; "
+                  "0: as the driver reports", minimum=0.0,
     )  # fmt: skip
-    calls = option(1_000_000, help="calls in the table of all calls", minimum=0)
-    small = option("1MiB", kind="bytes", help="finding: operations up to this size are small")
+    calls = option(1_000_000, help="maximum number of calls in the table of all calls", minimum=0)
+    small = option("1MiB", kind="bytes", help="finding: operations up to this size count as small")
     small_calls = option(100, help="… minimum number of them", minimum=1)
     slow_share = option(
         0.5, help="finding: large operations below this share of the links' bandwidth", minimum=0.0
     )
     last_share = option(
-        0.5, help="finding: a rank that is last in this share of an operation", minimum=0.0
+        0.5,
+        help="finding: minimum share of operations in which the same rank comes last",
+        minimum=0.0,
     )
     least_share = option(
         0.02, help="finding: minimum share of the time from first to last work", minimum=0.0
@@ -213,7 +215,7 @@ class Collectives(Tool):
         if self.link:
             columns["link"] = columns["bus"] / self.link
         labels_of = {
-            "size": "up to", "share": "of it all", "algorithm": "algorithm GB/s",
+            "size": "up to", "share": "of total time", "algorithm": "algorithm GB/s",
             "bus": "bus GB/s", "link": "of the link", "alone": "nothing else ran",
             "alone_share": "of the time",
         }  # fmt: skip
@@ -272,7 +274,7 @@ class Collectives(Tool):
         )
 
     def _operators(self, joined: Joined) -> Table:
-        """Units by the framework's operator that made the first call, and operation."""
+        """Units by the framework operator that made the first call, and by operation."""
         units, of = joined.units, OperatorGroups(self.context)
         names = {number: name for name, number in operations().items()}
         keys, groups = np.unique(of.codes[units.node] * 256 + units.operation, return_inverse=True)
@@ -318,7 +320,7 @@ class Collectives(Tool):
             keys=GROUP_KEYS,
             sums=("calls", "host_time"),
             hidden=frozenset({"file"}),
-            title="The framework's operators that communicate",
+            title="Framework operators that communicate",
         )
 
     def _kernels(self, joined: Joined) -> Table:
@@ -343,7 +345,7 @@ class Collectives(Tool):
             keys=("kernel",),
             sums=("launches", "time", "alone"),
             important=("time", "launches"),
-            title="Kernels whose calls were not seen",
+            title="Communication kernels without a recorded call",
         )
 
     def _calls(self, joined: Joined) -> Table:
@@ -377,7 +379,7 @@ class Collectives(Tool):
             },
             units={"bytes": "bytes", "begin": "ns", "start": "ns", "end": "ns", "id": "address"},
             labels={"peer": "root or peer", "begin": "called", "start": "started", "end": "ended",
-                    "member": "rank in it"},
+                    "member": "rank in communicator"},
             keys=(),
             sums=(),
             levels=(),
@@ -439,13 +441,13 @@ class Collectives(Tool):
             yield Finding(
                 what="many small collectives",
                 where=f"{name} of {group}",
-                evidence=f"{counted(count, name)} of at most"
-                f" {formatted(max(kinds[at][2] for at in small), 'bytes')} take"
-                f" {formatted(time, 'ns')}, in {formatted(alone, 'ns')} of which nothing else ran,"
-                f" and each at least {formatted(least, 'ns')}: {merged:,} of"
-                f" {formatted(self.small, 'bytes')} would carry as much",
-                remedy="send them together: larger buckets for gradients, one flat buffer, or one"
-                " group of calls",
+                evidence=f"{counted(count, name)} of at most "
+                f"{formatted(max(kinds[at][2] for at in small), 'bytes')} take "
+                f"{formatted(time, 'ns')}, in {formatted(alone, 'ns')} of which "
+                f"nothing else ran; each takes at least {formatted(least, 'ns')}: "
+                f"{merged:,} of {formatted(self.small, 'bytes')} would carry as much",
+                remedy="combine them: larger gradient buckets, one flat buffer, or one group "
+                "of calls",
                 gain=min(1.0, saved / max(1, self.span)),
                 of=_OF_WHOLE,
             )
@@ -464,10 +466,11 @@ class Collectives(Tool):
             yield Finding(
                 what="collectives use little of the links' bandwidth",
                 where=f"{name} of {group}, up to {formatted(size, 'bytes')}",
-                evidence=f"{formatted(bus)} of {self.link:g} GB/s on the bus, in"
-                f" {formatted(time, 'ns')}; waits for ranks that come late count",
-                remedy="merge the ranks (pasta merge) to see if one comes late; otherwise look at"
-                " the paths that the library chose (its debug log), and at what shares the links",
+                evidence=f"{formatted(bus)} of {self.link:g} GB/s bus bandwidth, in "
+                f"{formatted(time, 'ns')}, which includes waits for late ranks",
+                remedy="merge the ranks (pasta merge) to see whether one is late; otherwise "
+                "check which paths the library chose (its debug log) and what else "
+                "uses the links",
                 gain=min(1.0, saved / max(1, self.span)),
                 of=_OF_WHOLE,
                 confidence="low",
@@ -500,7 +503,7 @@ class Collectives(Tool):
             "hidden": Figure(
                 "bar", "Time of operations", list(bars),
                 {"nothing else ran": [bar[0] for bar in bars.values()],
-                 "beside other work": [bar[1] for bar in bars.values()]},
+                 "overlapped with other work": [bar[1] for bar in bars.values()]},
                 y_label="time", y_unit="ns",
             ),
         }  # fmt: skip
@@ -509,8 +512,8 @@ class Collectives(Tool):
         units = joined.units
         calls, bytes = len(joined.calls), int(units.bytes.sum())
         if not calls:
-            kernels = counted(int(joined.unclaimed.sum()), "kernel that communicates", _KERNELS)
-            return f"no call of a communication library was seen, and {kernels}"
+            kernels = counted(int(joined.unclaimed.sum()), "communication kernel", _KERNELS)
+            return f"no communication library calls were recorded, and {kernels}"
         text = f"{counted(calls, 'call')}, {formatted(bytes, 'bytes')}"
         groups = len({self._name(number) for number in self.of.communicators})
         text += f" on {counted(groups, 'communicator')}"
@@ -524,18 +527,18 @@ class Collectives(Tool):
 
     def _notes(self, joined: Joined) -> Iterator[str]:
         if self.of.failed:
-            yield f"{counted(self.of.failed, 'call')} failed, and are left out"
+            yield f"{counted(self.of.failed, 'call')} failed, and left out"
         if self.link and not self.link_bandwidth:
-            yield f"links have {self.link:g} GB/s in one direction, as the driver tells"
+            yield f"links have {self.link:g} GB/s in one direction, as the driver reports"
         without = int((~joined.units.timed).sum())
         if without and self.use.followed:
             yield (
-                f"no kernel was seen of {counted(without, 'operation')}: captured into graphs, or"
-                " launched by a thread of the library"
+                f"{counted(without, 'operation')} without a recorded kernel: captured into a "
+                "graph, or launched by a thread of the library"
             )
         more = len(joined.calls) - self.calls
         if more > 0:
-            yield f"{counted(more, 'call')} more than collectives.calls are not in the table calls"
+            yield (f"{counted(more, 'call')} beyond collectives.calls left out of the table calls")
 
 
 def _known(number: int) -> int | None:

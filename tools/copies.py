@@ -111,15 +111,17 @@ class Copies(Tool):
 
     top = option(10, help="rows of each table in the text report", minimum=1)
     transfers = option(
-        1 << 18, help="maximum number of distinct (source, destination, bytes)", minimum=1
+        1 << 18, help="maximum number of distinct copies (source, destination, bytes)", minimum=1
     )
     repeated = option(
         "16MiB", kind="bytes", help="finding: minimum bytes copied again in a direction"
     )
     pageable = option(
-        "16MiB", kind="bytes", help="finding: minimum bytes from or to pageable host memory"
+        "16MiB",
+        kind="bytes",
+        help="finding: minimum bytes copied from or to pageable host memory",
     )
-    small = option("16KiB", kind="bytes", help="copies below this size are small")
+    small = option("16KiB", kind="bytes", help="copies smaller than this are small")
     small_copies = option(
         1000, help="finding: minimum number of small copies in a direction", minimum=1
     )
@@ -303,9 +305,10 @@ class Copies(Tool):
         yield Finding(
             what="data goes from the device to the host and back",
             where=line or f"{trips:,} times",
-            evidence=f"{trips:,} times data was copied from a device to host memory, and the same"
-            f" number of bytes from there to a device: {formatted(2 * bytes, 'bytes')} of"
-            f" {formatted(self._bytes, 'bytes')} copied",
+            evidence=f"{trips:,} round trips: data was copied from a device to host memory, "
+            "and the same number of bytes back to a device; "
+            f"{formatted(2 * bytes, 'bytes')} of {formatted(self._bytes, 'bytes')} "
+            "copied",
             remedy=f"{line or 'there'}: compute this on the device, without .cpu() and .to()",
             gain=self._gain(2 * self._time_of(bytes) + 2 * trips * self.copy_cost),
             of="the time from first to last copy",
@@ -327,9 +330,9 @@ class Copies(Tool):
             yield Finding(
                 what="the same tensors are sent to the device repeatedly",
                 where=line or f"{tensors:,} tensors in host memory",
-                evidence=f"{tensors:,} tensors that stay in host memory were sent {times:,} times,"
-                f" {formatted(bytes, 'bytes')} of {formatted(self._bytes, 'bytes')} copied after"
-                " the first time",
+                evidence=f"{tensors:,} tensors in host memory were sent {times:,} times; "
+                f"{formatted(bytes, 'bytes')} of {formatted(self._bytes, 'bytes')} "
+                "were copied after the first time",
                 remedy=f"{line or 'there'}: send them once, before the loop, and keep them on the"
                 " device, unless their values change (not checked)",
                 gain=self._gain(2 * self._time_of(bytes)),  # staged, and sent
@@ -341,7 +344,7 @@ class Copies(Tool):
     def _same_addresses(self) -> Iterator[Finding]:
         """Copies between the same addresses; not of pinned memory."""
         rows, count, total = _columns(self.same)
-        # a pinned buffer is there to be filled anew for each copy
+        # a pinned buffer is usually refilled for each copy
         staged = np.asarray([row[4] for row in rows], np.bool_)
         again = np.where(staged, 0, total - total // np.maximum(count, 1))
         directions = np.asarray([row[0] for row in rows], np.uint64)
@@ -352,13 +355,13 @@ class Copies(Tool):
                 continue
             _, source, destination, size, _ = rows[most]
             yield Finding(
-                what="the same transfer is made repeatedly",
+                what="the same transfer is repeated",
                 where=f"{_direction(number)}: {formatted(size, 'bytes')} from {source:#x} to"
                 f" {destination:#x}, {int(count[most]):,} times",
-                evidence=f"{formatted(bytes, 'bytes')} were copied between the same addresses as"
-                f" before, of {formatted(self._bytes, 'bytes')} copied",
-                remedy="copy it once, before the loop, if the bytes at this address do not change"
-                " (not checked)",
+                evidence=f"{formatted(bytes, 'bytes')} of {formatted(self._bytes, 'bytes')} "
+                "were copied again between the same addresses",
+                remedy="copy it once, before the loop, unless the bytes at this address "
+                "change (not checked)",
                 gain=self._gain(self._time_of(bytes)),
                 of="the time from first to last copy",
                 confidence="low",
@@ -390,8 +393,8 @@ class Copies(Tool):
         yield Finding(
             what="copies between pageable host memory and devices",
             where=f"{directions} at {line}" if line else directions,
-            evidence=f"{counted(copies, 'copy')} of {formatted(bytes, 'bytes')} are staged: each"
-            " byte is copied on the host once more, and the host waits for it",
+            evidence=f"{counted(copies, 'copy')} of {formatted(bytes, 'bytes')} are staged: "
+            "the driver copies each byte once more on the host, and the host waits",
             remedy=f"{line}: pin the host tensor (DataLoader(…, pin_memory=True), or"
             " .pin_memory() once) and copy with non_blocking=True"
             if line
@@ -419,10 +422,10 @@ class Copies(Tool):
             line = self._line(callers[direction])
             below = f"{direction}, below {formatted(self.small, 'bytes')}"
             make = {
-                "host_to_device": "create the tensor on the device (device=…), or gather the values"
-                " in one host buffer and copy that",
-                "device_to_host": "gather the values in one tensor on the device and copy that",
-            }.get(direction, "copy one buffer that holds them all")
+                "host_to_device": "create the tensor on the device (device=…), or pack the "
+                "values into one host buffer and copy that",
+                "device_to_host": "pack the values into one tensor on the device and copy that",
+            }.get(direction, "pack them into one buffer and copy that")
             yield Finding(
                 what="many small copies",
                 where=f"{below}, at {line}" if line else below,
@@ -575,7 +578,7 @@ class Copies(Tool):
     def _summary(self, directions: Table) -> str:
         copies = int(self.memories.count.sum())
         if not copies:
-            return "nothing was copied"
+            return "no copies were recorded"
         text = f"{counted(copies, 'copy')} of {formatted(self._bytes, 'bytes')}"
         pageable = sum(
             row["bytes"]
@@ -591,8 +594,9 @@ class Copies(Tool):
             text += f"; {formatted(again, 'bytes')} copied again between the same addresses"
         if self.same.left_out:
             text += (
-                f"; repeats are detected among the first {self.transfers:,} distinct transfers,"
-                f" {counted(self.same.left_out, 'further copy', 'further copies')} not checked"
+                f"; repeats are detected among the first {self.transfers:,} distinct "
+                f"transfers, {counted(self.same.left_out, 'further copy', 'further copies')} "
+                "not checked"
             )
         if self.unsized:
             text += f"; {counted(self.unsized, 'copy')} of unknown size left out"

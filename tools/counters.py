@@ -48,9 +48,9 @@ class Counters(Tool):
         if len(ranges):
             self.ranges.add(ranges["instance"], ranges["name"], value=ranges["value"])
         names = np.asarray(self.context.launches.names(counters["ordinal"]), np.uint32)
-        told = (names != 0) & ~np.isnan(counters["value"])
-        self.unknown += int(len(told) - told.sum())
-        counters, names, values = counters[told], names[told], counters["value"][told]
+        known = (names != 0) & ~np.isnan(counters["value"])
+        self.unknown += int(len(known) - known.sum())
+        counters, names, values = counters[known], names[known], counters["value"][known]
         codes = self.groups.add(names, counters["name"], counters["instance"], value=values)
         self.least = grown(self.least, len(self.groups), np.inf)
         self.largest = grown(self.largest, len(self.groups), -np.inf)
@@ -181,14 +181,14 @@ class Counters(Tool):
             parts.append(f"{counted(len(counters), 'counter')} of {counted(len(ranges), 'range')}")
         if not parts:
             parts.append(
-                "no counters were collected (the setting counters of a backend selects them, as"
-                " nvidia.counters)"
+                "no counters were collected (a backend's setting selects them, such as "
+                "nvidia.counters)"
             )
         if self.unknown:
-            parts.append(f"{counted(self.unknown, 'value')} of unknown launches dropped")
+            parts.append(f"{counted(self.unknown, 'value')} dropped: the launch is unknown")
         left_out = self.groups.left_out + self.ranges.left_out
         if left_out:
-            parts.append(f"{counted(left_out, 'value')} of instances beyond the limit dropped")
+            parts.append(f"{counted(left_out, 'value')} dropped: more instances than the limit")
         return "; ".join(parts)
 
 
@@ -199,7 +199,7 @@ def _sort_order(*texts: Sequence[str | None]) -> NDArray[Any]:
 
 
 def _is_rate(counter: str) -> bool:
-    """Whether a counter is no sum, such as the share `hits.pct` or the mean `cycles.avg`."""
+    """Whether a counter is not a sum, such as the share `hits.pct` or the mean `cycles.avg`."""
     return bool(set(counter.split(".")[1:]) - {"sum"})
 
 
@@ -214,6 +214,6 @@ def _chosen(columns: dict[str, Any], rows: Sequence[bool]) -> dict[str, Any]:
 
 
 def _as_integers(values: NDArray[Any]) -> NDArray[Any]:
-    """The values as integers if all are integral, as those of most counters are."""
+    """The values as integers if all are integral, as for most counters."""
     exact = len(values) and bool(((values % 1 == 0) & (np.abs(values) < _MAX_EXACT_INTEGER)).all())
     return values.astype(np.int64) if exact else values

@@ -38,7 +38,7 @@ class Divergence(Tool):
 
     top = option(10, help="rows of each table in the text report; the tables have all", minimum=1)
     blocks = option(
-        4096, help="blocks of a launch counted separately; further blocks are combined", minimum=2
+        4096, help="blocks of a launch to count separately; further blocks are combined", minimum=2
     )
     idle = option(100_000, help="finding: minimum idle lanes of an instruction", minimum=1)
     idle_share = option(0.1, help="… and their minimum share of all lanes", minimum=0.0)
@@ -95,14 +95,18 @@ class Divergence(Tool):
             if row["idle"] < self.idle or row["idle"] < self.idle_share * lanes:
                 return
             yield Finding(
-                what="lanes are idle at a memory instruction",
+                what="lanes are idle in memory instructions",
                 where=instruction_place(row),
                 evidence=f"{row['lanes']:.3g} of {LANES} lanes are active on average;"
                 f" {formatted(row['partial'], 'share')} of"
                 f" {counted(row['instructions'], 'execution')}"
                 " are partial",
                 remedy=at_line(
-                    row, "make blocks multiples of 32 threads, and conditions uniform within a warp"
+                    row,
+                    (
+                        "make the block size a multiple of 32 threads, and conditions "
+                        "uniform within each warp"
+                    ),
                 ),
                 gain=row["idle"] / lanes,
                 of="lanes of memory instructions",
@@ -110,7 +114,7 @@ class Divergence(Tool):
             )
 
     def _imbalanced(self, launches: Table) -> Iterator[Finding]:
-        """Kernels with launches in which some block makes many more accesses than others."""
+        """Kernels with launches in which one block makes many more accesses than others."""
         found: dict[str, list[dict[str, Any]]] = {}
         for row in launches.rows():
             if row["imbalance"] < self.imbalance or row["imbalance"] <= 1:
@@ -125,10 +129,10 @@ class Divergence(Tool):
             yield Finding(
                 what="blocks of a launch have unequal work",
                 where=f"{kernel}, launch {rows[0]['launch']:,}",
-                evidence=f"in {counted(len(rows), 'launch')} a block makes"
-                f" {most / mean:.3g} times the mean number of accesses, in this one"
-                f" {rows[0]['imbalance']:.3g} times: {rows[0]['most']:,}",
-                remedy="give blocks equal work, or let them fetch small work items dynamically",
+                evidence=f"in {counted(len(rows), 'launch')} one block makes {most / mean:.3g}"
+                " times the mean number of accesses; in this launch "
+                f"{rows[0]['imbalance']:.3g} times: {rows[0]['most']:,}",
+                remedy="give all blocks equal work, or let them take small work items from a queue",
                 gain=1 - mean / most,
                 of="accesses of the busiest blocks",
                 confidence="low",
@@ -158,7 +162,7 @@ class Divergence(Tool):
             labels={
                 "lanes": "lanes per instruction",
                 "share": "of all lanes",
-                "partial": "partial, of its instructions",
+                "partial": "partially active",
                 "idle": "idle lanes",
                 "active_lanes": "instructions with 0 to 32 active lanes",
             },
@@ -284,22 +288,22 @@ class Divergence(Tool):
     def _summary(self, histogram: NDArray[Any], launches: Table) -> str:
         executed = int(histogram["count"].sum())
         if not executed:
-            return "no memory access was recorded"
+            return "no memory accesses were recorded"
         lanes = int((histogram["count"] * histogram["bin"]).sum())
         parts = [
-            f"{formatted(lanes / (LANES * executed), 'share')} of the lanes of"
-            f" {executed:,} warp memory instructions were active"
+            f"{formatted(lanes / (LANES * executed), 'share')} of the lanes of {executed:,} "
+            "warp memory instructions were active"
         ]
         worst = next(launches.rows(1), None)
         if worst is not None and worst["imbalance"] >= 1.01:
             parts.append(
-                f"highest imbalance: {worst['kernel']}, launch {worst['launch']:,}: a block makes"
-                f" {worst['imbalance']:.2f} times the mean number of accesses"
+                f"highest imbalance: {worst['kernel']}, launch {worst['launch']:,}: one block "
+                f"makes {worst['imbalance']:.2f} times the mean number of accesses"
             )
         beyond = int((launches.columns["blocks"] > launches.columns["told_apart"]).sum())
         if beyond:
             parts.append(
-                f"{counted(beyond, 'launch has', 'launches have')} more blocks than"
-                f" the {self._separate_blocks:,} counted separately"
+                f"{counted(beyond, 'launch has', 'launches have')} more than the "
+                f"{self._separate_blocks:,} blocks that are counted separately"
             )
         return "; ".join(parts)

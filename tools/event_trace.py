@@ -31,7 +31,7 @@ class EventTrace(Tool):
     )  # fmt: skip
 
     compress = option(True, help="write trace.json.gz instead of trace.json")
-    operators = option(True, help="follow PyTorch: operators and the tensors they take")
+    operators = option(True, help="follow PyTorch: record operators and their tensors")
 
     @property
     def asks_for_tensors(self) -> bool:

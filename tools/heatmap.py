@@ -26,7 +26,7 @@ _SECTOR = ("kernel", "object", "sector")
 PATTERNS: dict[str, str] = {
     "false sharing": "warps use different words of a sector: each of them fetches the whole sector",
     "broadcast": "all warps use the same words: a copy in shared memory would suffice",
-    "shared": "some words are used by several warps, others not",
+    "shared": "some words are used by several warps, others by one",
     "strided": "one warp uses few words of a sector, at equal distances",
     "scattered": "one warp uses few words of a sector, at unequal distances",
     "partial": "one warp uses part of a sector, at the start or end of a longer range",
@@ -47,12 +47,12 @@ class Heatmap(Tool):
     blocks = option(4, help="number of selected blocks, from the first one", minimum=1)
     limit = option(
         1 << 22,
-        help="maximum number of pairs of a word and a warp; further accesses are dropped",
+        help="maximum number of (word, warp) pairs; further accesses are dropped",
         minimum=1,
     )
     regular = option(
         0.9,
-        help="minimum share of equal distances for gaps to be strided, not scattered",
+        help="minimum share of equal distances for a pattern to count as strided, not scattered",
         minimum=0,
     )
     accesses = Trace()
@@ -255,7 +255,7 @@ class Heatmap(Tool):
             },
             keys=("kernel", *object_keys(self.context), "offset"),
             sums=("accesses",),
-            title="Sectors by accesses, with those to each of their words",
+            title="Sectors by accesses, with accesses to each of their words",
             shown=self.top,
             hidden=OBJECT_HIDDEN | {"pattern"},
         )
@@ -281,7 +281,7 @@ class Heatmap(Tool):
         last = self.first_block + self.blocks - 1
         where = f"blocks {self.first_block:,} to {last:,}"
         if not len(sectors):
-            return f"no access of {where} was recorded"
+            return f"no accesses of {where} were recorded"
         parts = [f"{counted(len(sectors), 'sector')} accessed by {where} of each launch"]
         worst = next(findings.rows(1))
         if worst["pattern"] not in _NAMES[_PARTIAL:]:
@@ -292,8 +292,8 @@ class Heatmap(Tool):
             )
         if self.dropped:
             parts.append(
-                f"{counted(self.dropped, 'warp instruction')} after the first"
-                f" {self.limit:,} pairs of word and warp dropped"
+                f"{counted(self.dropped, 'warp instruction')} dropped: more than "
+                f"{self.limit:,} (word, warp) pairs"
             )
         return "; ".join(parts)
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from pasta.processors.stacks import Frame
 
-#: Distinct threads with stacks that are told apart.
+#: Maximum number of distinct (thread, stack) pairs.
 _LIMIT = 1 << 18
 _NO_SAMPLES = "no samples: record with pasta-preload --perf"
 _UNKNOWN = "(unknown)"
@@ -27,7 +27,7 @@ _Place = tuple[str, str]
 class HostSamples(Tool):
     """Processor time of the host by thread, function and call path, from samples of call stacks."""
 
-    title = "Processor time of the host"
+    title = "Host processor time"
     topic = "time"
 
     needs = ("stacks",)
@@ -39,9 +39,9 @@ class HostSamples(Tool):
 
     top = option(10, help="rows of each table in the text report", minimum=1)
     least_share = option(
-        0.3, help="finding: minimum share of the processor time of one line", minimum=0.0
+        0.3, help="finding: minimum share of processor time in one line", minimum=0.0
     )
-    least_time = option("1s", kind="duration", help="… and minimum processor time in it")
+    least_time = option("1s", kind="duration", help="… and minimum processor time in that line")
 
     def start(self) -> None:
         """Initialize the sums."""
@@ -124,7 +124,7 @@ class HostSamples(Tool):
             labels={"share": "of processor time", "kernel_time": "in the kernel"},
             keys=("mostly_in",),
             sums=("samples", "time", "kernel_time"),
-            title="Threads of the host",
+            title="Host threads",
             shown=self.top,
         )
 
@@ -153,12 +153,12 @@ class HostSamples(Tool):
             units={"self_time": "ns", "self_share": "share", "time": "ns", "share": "share"},
             labels={
                 "self_time": "in itself", "self_share": "of processor time",
-                "time": "with its calls", "share": "of all, with its calls",
+                "time": "including callees", "share": "of total, including callees",
             },
             keys=("function", "file"),
             sums=("self_time",),
             levels=("time",),
-            title="Functions of the host",
+            title="Host functions",
             shown=self.top,
         )  # fmt: skip
 
@@ -183,7 +183,7 @@ class HostSamples(Tool):
             labels={"share": "of processor time", "line": "line of the program"},
             keys=("line", "call_path"),
             sums=("samples", "time"),
-            title="Call paths of the host",
+            title="Host call paths",
             shown=self.top,
         )
 
@@ -208,7 +208,7 @@ class HostSamples(Tool):
             labels={"share": "of processor time", "line": "line of the program"},
             keys=("line",),
             sums=("samples", "time"),
-            title="Lines of the program, with what they call",
+            title="Lines of the program, including their callees",
             shown=self.top,
         )
 
@@ -244,16 +244,18 @@ class HostSamples(Tool):
     def _notes(self, rows: NDArray[Any]) -> Iterator[str]:
         samples = int(rows["count"].sum())
         if self.lost:
-            yield f"{counted(self.lost, 'sample')} of the host were lost: the launcher was too slow"
+            yield (
+                f"{counted(self.lost, 'host sample')} lost: the launcher was too slow to read them"
+            )
         if self.truncated:
             yield (
                 f"outer frames are missing in {formatted(self.truncated / samples, 'share')} of the"
                 " samples"
             )
         if not rows["in_kernel"].any():
-            yield "no sample is in the kernel: time in system calls may not be included"
+            yield "no samples in the kernel: time in system calls may be missing"
         if self.left_out:
-            yield f"{formatted(self.left_out, 'ns')} in further call paths are not shown"
+            yield f"{formatted(self.left_out, 'ns')} in further call paths not shown"
 
 
 def _line_text(frame: Frame | None) -> str:

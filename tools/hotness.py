@@ -51,8 +51,10 @@ class Hotness(Tool):
     window = option(
         0, help="accesses per time window, which ends with a launch; 0: no windows", minimum=0
     )
-    hot = option(0.25, help="finding: minimum share of accesses to a small object", minimum=0.0)
-    hot_bytes = option("48KiB", kind="bytes", help="objects up to this size are small")
+    hot = option(
+        0.25, help="finding: minimum share of accesses that go to one small object", minimum=0.0
+    )
+    hot_bytes = option("48KiB", kind="bytes", help="objects up to this size count as small")
     hot_accesses = option(
         1_000_000, help="finding: minimum number of accesses in the run", minimum=1
     )
@@ -98,9 +100,9 @@ class Hotness(Tool):
             yield Finding(
                 what="a small object receives many of the accesses to global memory",
                 where=row["object"],
-                evidence=f"{counted(row['accesses'], 'access')},"
-                f" {formatted(row['share'], 'share')} of all:"
-                f" {row['accesses'] / size:,.3g} per byte",
+                evidence=f"{counted(row['accesses'], 'access')}, "
+                f"{formatted(row['share'], 'share')} of all; "
+                f"{row['accesses'] / size:,.3g} per byte",
                 remedy="keep it in shared or constant memory, or in registers",
                 gain=row["share"],
                 of="accesses to global memory",
@@ -273,17 +275,17 @@ class Hotness(Tool):
     def _summary(self, objects: NDArray[Any]) -> str:
         accesses = int(objects["accesses"].sum())
         if not accesses:
-            return "no access to global memory was recorded"
+            return "no global memory accesses were recorded"
         known = objects[objects["object"] >= 0]
         parts = [f"{counted(accesses, 'access')} to {counted(len(known), 'object')}"]
         if len(known):
             (name,) = object_names(self.context, known["object"][:1])
             share = formatted(int(known["accesses"][0]) / accesses, "share")
-            parts[0] += f"; most: {name}, {share} of accesses to global memory"
+            parts[0] += f"; most accessed: {name}, {share} of accesses to global memory"
         unknown = accesses - int(known["accesses"].sum())
         if unknown:
             share = formatted(unknown / accesses, "share")
-            parts.append(f"{share} of them were to no known object")
+            parts.append(f"{share} of them were outside known objects")
         return "; ".join(parts)
 
 

@@ -196,8 +196,8 @@ class Instructions(Tool):
                 "warps": "by warps",
                 "threads": "by threads",
                 "operations": "floating-point operations",
-                "lanes": "threads of a warp",
-                "share": "of all by warps",
+                "lanes": "threads per warp",
+                "share": "of all warp instructions",
             },
             keys=keys,
             sums=sums,
@@ -283,11 +283,14 @@ class Instructions(Tool):
 
     def _summary(self, rows: dict[str, Any], stored: NDArray[Any]) -> str:
         if not self.launches:
-            return "no instruction was counted: no launch was selected, or the source counts none"
+            return (
+                "no instructions were counted: no launch was selected, or the source "
+                "cannot count them"
+            )
         warps, threads = int(rows["warps"].sum()), int(rows["threads"].sum())
         text = (
-            f"{counted(warps, 'warp instruction')} in {counted(len(self.launches), 'launch')},"
-            f" by {threads / max(1, warps):.1f} threads on average"
+            f"{counted(warps, 'warp instruction')} in {counted(len(self.launches), 'launch')}"
+            f", with {threads / max(1, warps):.1f} active threads on average"
         )
         if total := int(stored["bytes"].sum()):
             text += f"; tensor stores wrote {formatted(total, 'bytes')}"
@@ -298,19 +301,19 @@ class Instructions(Tool):
     def _notes(self, rows: dict[str, Any], stored: NDArray[Any], unknown: int) -> Iterator[str]:
         if self.launches and not any(rows["instruction"]):
             yield (
-                "opcodes, operations and tensor stores are unknown: they need the modules"
-                " (--record) and a disassembler (see `pasta doctor`)"
+                "opcodes, operations and tensor stores are unknown: recorded modules "
+                "(--record) and a disassembler are required (see `pasta doctor`)"
             )
         if len(stored):
             yield (
-                "bytes of tensor stores are inferred: executions times the box of the tensor map,"
-                " also where a part of a box is outside of its tensor"
+                "bytes of tensor stores are inferred: executions times the box of the tensor "
+                "map, including parts of boxes outside the tensor"
             )
         if unknown:
             more = counted(unknown, "tensor store")
-            yield f"{more} with a map that is not among the kernel's parameters: not shown"
+            yield f"{more} with a tensor map that is not a kernel parameter: not shown"
         if self.left_out:
-            yield f"{counted(self.left_out, 'launch')} without tensor stores, as memory is bounded"
+            yield (f"tensor stores of {counted(self.left_out, 'launch')} left out to bound memory")
 
 
 class _Modules:

@@ -65,10 +65,12 @@ class KernelFreq(Tool):
         help="maximum number of distinct launch configurations, over all kernels",
         minimum=1,
     )
-    dominant = option(0.5, help="finding: minimum share of device time of one kernel", minimum=0.0)
+    dominant = option(0.5, help="finding: minimum share of device time in one kernel", minimum=0.0)
     least_time = option("10ms", kind="duration", help="… and minimum device time")
     launch_cost = option(
-        "5us", kind="duration", help="assumed host time of a launch; shorter kernels are tiny"
+        "5us",
+        kind="duration",
+        help="assumed host time of a launch; shorter kernels count as tiny",
     )
     tiny_launches = option(1000, help="finding: minimum launches of tiny kernels", minimum=1)
 
@@ -76,7 +78,7 @@ class KernelFreq(Tool):
     wait_share = option(0.5, help="… and minimum waits per launch", minimum=0.0)
     tiny_share = option(
         0.1,
-        help="finding: minimum share of time that merging tiny launches, or fewer waits, may save",
+        help="finding: minimum share of time that fewer waits, or merging tiny launches, may save",
         minimum=0.0,
     )
 
@@ -227,8 +229,9 @@ class KernelFreq(Tool):
                 evidence=f"{formatted(first['share_of_time'], 'share')} of"
                 f" {formatted(total, 'ns')}, in {counted(first['completions'], 'launch')} of"
                 f" {formatted(first['mean_time'], 'ns')} on average",
-                remedy="see whether its accesses are coalesced: pasta-preload -t coalescing"
-                f" -k {shlex.quote(re.escape(short_name(first['name'])))} -- PROGRAM",
+                remedy="check whether its accesses are coalesced: pasta-preload -t "
+                f"coalescing -k {shlex.quote(re.escape(short_name(first['name'])))} -- "
+                "PROGRAM",
                 confidence="low",  # the possible speedup is unknown
             )
 
@@ -251,11 +254,11 @@ class KernelFreq(Tool):
         yield Finding(
             what="the host waits after nearly every launch",
             where=f"{self.waits:,} waits, {launches:,} launches",
-            evidence=f"the host waited {formatted(self.wait_time, 'ns')} of"
-            f" {formatted(span, 'ns')}; meanwhile it launches nothing, and afterwards the device"
-            " is idle",
-            remedy="remove cudaDeviceSynchronize and similar calls from the loop: launches of a"
-            " stream run in order anyway; wait once, before results are read",
+            evidence=f"the host waited {formatted(self.wait_time, 'ns')} of "
+            f"{formatted(span, 'ns')}; it launches nothing while it waits, and the "
+            "device is idle until the next launch",
+            remedy="remove cudaDeviceSynchronize and similar calls from the loop: launches "
+            "in a stream run in order; wait once, before results are read",
             gain=gain,
             of="the time from first to last launch",
         )
@@ -284,11 +287,12 @@ class KernelFreq(Tool):
         yield Finding(
             what="many kernels are shorter than their launch",
             where=", ".join(most[: int(tiny.sum())]) + (f" and {left:,} more" if left > 0 else ""),
-            evidence=f"{counted(launches, 'launch')} of {counted(int(tiny.sum()), 'kernel')} take"
-            f" {formatted(time / launches, 'ns')} on the device each, and about"
-            f" {formatted(self.launch_cost, 'ns')} on the host (launch_cost), in"
-            f" {formatted(span, 'ns')}",
-            remedy="launch them as one graph (CUDA graphs), or fuse them (torch.compile)",
+            evidence=f"{counted(launches, 'launch')} of {counted(int(tiny.sum()), 'kernel')} "
+            f"take {formatted(time / launches, 'ns')} each on the device, and about "
+            f"{formatted(self.launch_cost, 'ns')} each on the host (launch_cost), in "
+            f"{formatted(span, 'ns')}",
+            remedy="capture the launches in one graph (CUDA graphs), or fuse the kernels "
+            "(torch.compile)",
             gain=min(1.0, gain),
             of="the time from first to last launch",
             # if operators are followed, the tool operators reports the same with its line
@@ -426,7 +430,7 @@ class KernelFreq(Tool):
 
     def _occupancy(self, shapes: NDArray[Any]) -> dict[str, Any]:
         """Columns of the kernels, weighted by the launches of their configurations; the limiter is
-        that of most launches, as a number, -1: unknown."""
+        the one of most launches, as a number, -1: unknown."""
         codes = self.names.encode(shapes["name"])
         launches = self.shape_launches[: len(shapes)]
         found = self._occupancy_of(shapes)
@@ -465,9 +469,9 @@ class KernelFreq(Tool):
         """Largest value of a field over each kernel's configurations; masked where absent."""
         codes = self.names.encode(shapes["name"])
         values = shapes[field].astype(np.int64)
-        told = shapes[field] != np.iinfo(shapes.dtype[field]).max
+        known = shapes[field] != np.iinfo(shapes.dtype[field]).max
         largest = np.full(len(self.names), -1, np.int64)
-        np.maximum.at(largest, codes[told], values[told])
+        np.maximum.at(largest, codes[known], values[known])
         return absent_where(largest, largest < 0)
 
     def _configurations(self) -> Table:
@@ -518,7 +522,7 @@ class KernelFreq(Tool):
     def _summary(self, kernels: Table) -> str:
         launches = int(self.launches.sum())
         if not launches:
-            return "no kernel was launched"
+            return "no kernels were launched"
         text = f"{counted(launches, 'launch')} of {counted(len(kernels), 'kernel')}"
         time = int(self.times.total.sum())
         if self.times.count.sum():
@@ -529,14 +533,14 @@ class KernelFreq(Tool):
             text += f", {formatted(first['share_of_time'], 'share')} of kernel time"
         if self.unknown_completions:
             text += (
-                f"; {counted(self.unknown_completions, 'completion')} without a"
-                " known launch dropped"
+                f"; {counted(self.unknown_completions, 'completion')} dropped: the launch is "
+                "unknown"
             )
         if self.uncounted_shapes:
             text += (
-                f"; {counted(self.uncounted_shapes, 'launch had', 'launches had')}"
-                " configurations beyond the first"
-                f" {self.configurations:,}: numbers of distinct grids and blocks are lower bounds"
+                f"; {counted(self.uncounted_shapes, 'launch had', 'launches had')} "
+                f"configurations beyond the first {self.configurations:,}: the numbers of "
+                "distinct grids and blocks are lower bounds"
             )
         return text
 

@@ -31,7 +31,7 @@ _ROW_GROUP = 1 << 18
 _MAX_BUFFERED_WORDS = 1 << 21
 #: Files that are written concurrently.
 _THREADS = max(1, min(12, len(os.sched_getaffinity(0)) - 1))
-#: Columns with few distinct values, and those that let readers skip row groups.
+#: Columns with few distinct values, and columns by which readers skip row groups.
 _DICTIONARY_COLUMNS = [
     "launch",
     "pc",
@@ -59,11 +59,9 @@ class MemTrace(Tool):
     shared_memory = option(False, help="trace accesses to shared memory")
     local_memory = option(False, help="trace accesses to local memory")
     values = option(
-        False, help="record the values of accesses to global memory, where the source tells them"
+        False, help="record the values of global memory accesses, if the source provides them"
     )
-    directory = option(
-        "", help="directory of the files until the run ends; default: TMPDIR or /tmp"
-    )
+    directory = option("", help="directory for files until the run ends; default: TMPDIR or /tmp")
     accesses = Trace(values=values)
 
     @probe.global_memory(per="warp")
@@ -175,7 +173,7 @@ class MemTrace(Tool):
                 "kernel": kernel_names(self.context, launched["kernel"]),
                 "instructions": np.asarray(counts, np.int64),
             },
-            title="Instructions traced by launch",
+            title="Traced instructions by launch",
             shown=self.top,
         )
 
@@ -184,13 +182,13 @@ class MemTrace(Tool):
         return Table(
             object_columns(self.context, ids),
             units=OBJECT_UNITS,
-            title="Objects by the ids in the files",
+            title="Objects by their ids in the files",
             shown=0,
         )
 
     def _summary(self) -> str:
         if not self.rows:
-            return "no access was traced"
+            return "no accesses were traced"
         size = sum(Path(path).stat().st_size for path in self.parts)
         return (
             f"{counted(self.rows, 'warp instruction')} with {counted(self.lanes, 'access')} in"

@@ -129,17 +129,19 @@ class MemoryTimeline(Tool):
 
     needs = ("objects", "allocations", "call_paths")
 
-    points = option(1024, help="points of each line; maxima are kept", minimum=16)
-    keep = option(1_000_000, help="freed allocations in the table: the largest", minimum=1)
+    points = option(1024, help="maximum number of points of each line; maxima are kept", minimum=16)
+    keep = option(1_000_000, help="freed allocations to keep in the table: the largest", minimum=1)
     top = option(10, help="rows of each table in the text report", minimum=1)
     leaked = option("1MiB", kind="bytes", help="finding: minimum bytes of growing allocations")
     gap = option(
-        "64MiB", kind="bytes", help="finding: minimum bytes an allocator reserved beyond its peak"
+        "64MiB",
+        kind="bytes",
+        help="finding: minimum bytes that an allocator reserved beyond its peak",
     )
     gap_share = option(0.2, help="… and their minimum share of the reserved bytes", minimum=0.0)
     sizes = option(
         16,
-        help="minimum number of different tensor sizes for the remedy to name their line",
+        help="minimum number of distinct tensor sizes for the remedy to name their line",
         minimum=1,
     )
 
@@ -264,13 +266,17 @@ class MemoryTimeline(Tool):
             times = alike["alloc_time"]
             first, last = self._since_start([times.min(), times.max()])
             yield Finding(
-                what="memory is allocated until the end of the work, and not freed before",
+                what="allocations accumulate until the end of the work",
                 where=f"{_place(device)}, {name} memory" + (f", {line}" if line else ""),
-                evidence=f"{len(alike):,} allocations of {formatted(int(sizes[usual]), 'bytes')}"
-                f" were live at once, made from {formatted(int(first), 'ns')} to"
-                f" {formatted(int(last), 'ns')}, up to the end of the work",
+                evidence=f"{len(alike):,} allocations of "
+                f"{formatted(int(sizes[usual]), 'bytes')} were live at once, made "
+                f"between {formatted(int(first), 'ns')} and "
+                f"{formatted(int(last), 'ns')}, the end of the work",
                 remedy=(f"{line}: " if line else "")
-                + "free each one after its use, or allocate one before the loop and reuse it",
+                + (
+                    "free each allocation after use, or allocate once before the loop and "
+                    "reuse the memory"
+                ),
                 gain=total / track.peak,
                 of=f"the peak of {name} memory",
             )
@@ -295,15 +301,15 @@ class MemoryTimeline(Tool):
                 continue
             line, sizes = self._most_sizes(rows[_are_tensors(rows, device)])
             evidence = (
-                f"{formatted(each.peak_reserved, 'bytes')} were reserved for at most"
-                f" {formatted(each.peak_allocated, 'bytes')} in use at a time"
+                f"{formatted(each.peak_reserved, 'bytes')} were reserved, but at most "
+                f"{formatted(each.peak_allocated, 'bytes')} were in use at once"
             )
             remedy = "run with PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
             if line and sizes >= self.sizes:
-                evidence += f"; {sizes:,} different sizes were requested at that line"
+                evidence += f"; {sizes:,} distinct sizes were requested at that line"
                 remedy = f"{line}: pad tensors to a few sizes, or {remedy}"
             yield Finding(
-                what="the caching allocator reserves memory that it never hands out",
+                what="the caching allocator reserves memory that it never uses",
                 where=f"{_place(device)}, caching allocator" + (f", {line}" if line else ""),
                 evidence=evidence,
                 remedy=remedy,
@@ -616,7 +622,7 @@ def _internal() -> int:
 
 
 def _keys(layer: int, device: int, memory: int, internal: int) -> list[_Key]:
-    """Lines to which an object's bytes belong."""
+    """Tracks to which an object's bytes are added."""
     name = _memory_names().get(memory, "unknown")
     layer_name = "tensor" if _LAYERS[layer] == "tensor" else "memory"
     keys = [_Key(layer_name, device, name, bool(internal))]

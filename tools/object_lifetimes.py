@@ -34,7 +34,7 @@ PATTERNS = (
 )  # fmt: skip
 EARLY, LATE, LEAK, UNUSED, IDLE, REDUNDANT, DEAD_WRITE = range(len(PATTERNS))
 
-#: Memory of a device that counts for its peak, and that of it whose accesses are all visible.
+#: Kinds of device memory that count for the peak, and kinds whose accesses are all visible.
 _ON_DEVICE = ("device", "pool", "array", "module", "external")
 _VISIBLE = ("device", "pool")
 _LAYERS = ("memory", "tensor")
@@ -64,16 +64,16 @@ _WHAT = {
     EARLY: "memory is allocated long before its first use",
     LATE: "memory is freed long after its last use",
     LEAK: "memory is never freed after its last use",
-    UNUSED: "memory is allocated that nothing uses",
-    IDLE: "memory is held while nothing uses it, and used again later",
-    REDUNDANT: "memory is allocated though equal memory is no longer used",
+    UNUSED: "memory is allocated and never used",
+    IDLE: "memory is held while unused, and used again later",
+    REDUNDANT: "memory is allocated although memory of the same size is no longer used",
 }
 
 
 class ObjectLifetimes(Tool):
     """Objects allocated early, freed late, idle or unused, and the peak of memory without that."""
 
-    title = "Lifetimes of objects"
+    title = "Object lifetimes"
     topic = "memory"
 
     needs = ("objects", "history", "allocations")
@@ -81,7 +81,9 @@ class ObjectLifetimes(Tool):
     optional_accesses = True
 
     threshold = option(
-        1, help="minimum launches of the device without use for early, late and idle", minimum=1
+        1,
+        help="early, late and idle: minimum number of launches on the device without use",
+        minimum=1,
     )
     least = option("1MiB", kind="bytes", help="finding: minimum bytes of the peak saved")
     share = option(0.05, help="… and their minimum share of the peak", minimum=0.0)
@@ -292,8 +294,8 @@ class ObjectLifetimes(Tool):
 
     @staticmethod
     def _save_by_group(part: _Part) -> None:
-        """The savings of groups, alone and beside all other changes: those of the groups with most
-        bytes, and -1 of the others that may have any."""
+        """The savings of groups, alone and on top of all other changes, for the groups with most
+        bytes; -1 for other groups."""
         groups, packing = part.groups, part.packing
         total = groups["bytes"] * groups["objects"] * (groups["pattern"] != DEAD_WRITE)
         groups["saved"] = np.where(groups["held"] > 0, -1, 0)
@@ -349,11 +351,12 @@ class ObjectLifetimes(Tool):
         for group in np.flatnonzero(dead & (groups["written"] >= self.least)).tolist():
             row = groups[group]
             yield Finding(
-                what="memory is written, and overwritten before anything reads it",
+                what="memory is written, then overwritten before anything reads it",
                 where=self._where(part, group),
-                evidence=f"{counted(int(row['times']), 'copy or set', 'copies and sets')} of"
-                f" {formatted(int(row['written']), 'bytes')}; no launch in between accesses it",
-                remedy="leave out the first of the two writes",
+                evidence=f"{counted(int(row['times']), 'copy or set', 'copies and sets')} of "
+                f"{formatted(int(row['written']), 'bytes')}; no launch in between "
+                "accesses the memory",
+                remedy="remove the first of the two writes",
                 confidence="medium" if self._knows_accesses else "low",
             )
 
@@ -405,8 +408,8 @@ class ObjectLifetimes(Tool):
         else:
             (other,) = object_columns(self.context, first["partner"][None])["object"]
             text = (
-                f"its first use, by {self._user(first['after'])}, comes {launches} after the last"
-                f" one of {other}, which has the same size"
+                f"its first use, by {self._user(first['after'])}, comes {launches} after the "
+                f"last use of {other}, which has the same size"
             )
         if not self._knows_accesses:
             text += "; only copies and sets are known, not what kernels access"
@@ -430,16 +433,16 @@ class ObjectLifetimes(Tool):
         tensor = part.layer == _LAYERS.index("tensor")
         pattern = int(row["pattern"])
         if pattern == EARLY:
-            text = f"allocate it directly before its first use, by {self._user(first['after'])}"
+            text = f"allocate it right before its first use, by {self._user(first['after'])}"
         elif pattern in (LATE, LEAK):
             how = "drop the last reference to it (del)" if tensor else "free it"
-            text = f"{how} directly after its last use, by {self._user(first['before'])}"
+            text = f"{how} right after its last use, by {self._user(first['before'])}"
         elif pattern == UNUSED:
             text = "do not allocate it"
         elif pattern == IDLE:
-            text = "free it, or move it to the host, until it is used again; or compute it again"
+            text = "free it or move it to the host until it is used again, or recompute it"
         else:
-            text = "use the memory of the earlier object, which is not used any more"
+            text = "reuse the memory of the earlier object, which is no longer used"
         return f"{line}: {text}" if line else text
 
     def _names(self, part: _Part, groups: NDArray[Any]) -> dict[str, Any]:
@@ -612,15 +615,15 @@ class ObjectLifetimes(Tool):
         found = [f"{PATTERNS[at]} {counts[at]:,}" for at in np.flatnonzero(counts).tolist()]
         if found:
             texts.append(f"objects: {', '.join(found)}")
-        return "; ".join(texts) or "no memory of a device was allocated"
+        return "; ".join(texts) or "no device memory was allocated"
 
     def _notes(self) -> list[str]:
         notes = []
         launches = len(self.launched.rows())
         if launches and not self._knows_accesses:
-            notes.append("no accesses of launches are known: this is from copies and sets only")
+            notes.append("accesses of kernels are unknown: results are from copies and sets only")
         if not self._is_complete():
-            notes.append("launches were left out by the selection and may use objects: no findings")
+            notes.append("the selection excludes launches that may use objects: no findings")
         return notes
 
 

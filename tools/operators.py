@@ -40,7 +40,7 @@ _COUNTS = (
 #: Counts for findings: waits and their time, and copies to the host with their bytes, without
 #: first calls; copies between host and device.
 _FINDING_COUNTS = ("steady_waits", "steady_wait_time", "reads", "read_bytes", "crossings")
-#: Directions of copies between host and device, and of those that read values back.
+#: Directions of copies between host and device, and of copies that read values back.
 _HOST_DEVICE = frozenset({"host_to_device", "device_to_host"})
 _TO_HOST = frozenset({"device_to_host"})
 _UNITS: dict[str, Unit] = {
@@ -85,20 +85,22 @@ class Operators(Tool):
         "500us", kind="duration", help="… and minimum mean length of the gaps between operators"
     )
     outside_gaps = option(5, help="… and minimum number of gaps", minimum=1)
-    waits = option(10, help="finding: minimum waits for a device at a line", minimum=1)
+    waits = option(10, help="finding: minimum number of waits for a device at a line", minimum=1)
     wait_share = option(
-        0.05, help="… and minimum share of the steady time that they may save", minimum=0.0
+        0.05, help="… and minimum share of the steady time that fewer waits may save", minimum=0.0
     )
-    short = option("50us", kind="duration", help="operators shorter than this are short")
-    short_calls = option(1000, help="finding: minimum short operators of a line", minimum=1)
+    short = option("50us", kind="duration", help="operators shorter than this count as short")
+    short_calls = option(
+        1000, help="finding: minimum number of short operators at a line", minimum=1
+    )
     short_share = option(0.3, help="… and their minimum share of the steady time", minimum=0.0)
     convert_share = option(
         0.25, help="finding: minimum share of the steady time spent converting tensors", minimum=0.0
     )
     flops = option(
         False,
-        help="count floating-point operations by the shapes of tensors, which frameworks must"
-        " then report; without it they are counted where another tool needs tensors",
+        help="count floating-point operations from tensor shapes, which frameworks must then "
+        "report; if false, they are counted only where another tool needs tensors",
     )
     top = option(15, help="rows of each table in the text report; the tables have all", minimum=1)
 
@@ -210,19 +212,19 @@ class Operators(Tool):
         )
 
     def _notes(self, tree: _Tree) -> list[str]:
-        """Why there is no share of the peak rate, for operations with device times."""
+        """Reason why the share of the peak rate is missing, for operations with device times."""
         counted = int(tree.counts["flops"].sum())
         if not counted or not tree.counts["device_time"].any() or not tree.without_peak:
             return []
         share = formatted(sum(tree.without_peak.values()) / counted, "share")
         names = [
-            self.context.strings[int(each["name"])] or "a device without a name"
+            self.context.strings[int(each["name"])] or "unnamed device"
             for each in self.devices.properties.values()
         ]
         return [
-            f"no peak rate is known for {', '.join(sorted(tree.without_peak))} of"
-            f" {' and '.join(sorted(set(names))) or 'this device'}: {share} of the floating-point"
-            " operations are not in the share of the peak"
+            f"no peak rate is known for {', '.join(sorted(tree.without_peak))} on "
+            f"{' and '.join(sorted(set(names))) or 'this device'}: {share} of the "
+            "floating-point operations are excluded from the share of the peak"
         ]
 
     def _outside(self, tree: _Tree) -> Table:
@@ -264,8 +266,8 @@ class Operators(Tool):
         calls = int(tree.nodes["calls"].sum())
         if not calls:
             return (
-                "no operator of a framework was recorded: "
-                "PyTorch is followed in programs that import it after they were started"
+                "no framework operators were recorded: PyTorch is followed in programs that "
+                "import it after they were started"
             )
         outer = tree.nodes["parent"] == 0
         parts = [
@@ -285,7 +287,9 @@ class Operators(Tool):
             peak = int(tree.peak_time.sum())
             if device and peak:
                 rate += f", {formatted(peak / device, 'share')} of the device's peak (MFU)"
-            parts.append(f"{flops / _GIGA:,.3g} GFLOP in products, convolutions, attention{rate}")
+            parts.append(
+                f"{flops / _GIGA:,.3g} GFLOP in matrix products, convolutions and attention{rate}"
+            )
         parts += self._times(tree)
         return "; ".join(parts)
 
@@ -359,7 +363,7 @@ class _Tree:
         forward = self.operators.inherited("forward")
         times = np.zeros(len(self.nodes), np.int64)
         np.add.at(times, forward, self.counts["device_time"])
-        times[0] = 0  # what is no gradient, or that of an unknown operator
+        times[0] = 0  # not a gradient, or a gradient of an unknown operator
         return self.operators.with_callees(times)
 
     def with_gaps(self, field: str, values: list[int]) -> NDArray[Any]:
@@ -583,23 +587,23 @@ class _Findings:
             return  # waits are a separate finding
         line = place.line
         if place.loader:
-            what = "the program waits for its data to load"
+            what = "the program waits for data loading"
             running = line or place.after
             where = str(place.loader)
             where += f", loading at {running}" if running != place.loader else ""
             remedy = (
-                f"{place.loader}: more workers for the DataLoader (num_workers, prefetch_factor),"
-                " or less work for each item"
+                f"{place.loader}: use more DataLoader workers (num_workers, prefetch_factor), "
+                "or do less work for each item"
                 if place.workers
-                else f"{place.loader}: DataLoader(…, num_workers=4, persistent_workers=True,"
-                " pin_memory=True) loads while the step computes"
+                else f"{place.loader}: let the DataLoader load during the step: DataLoader(…, "
+                "num_workers=4, persistent_workers=True, pin_memory=True)"
             )
         else:
-            what = "much time passes outside operators"
+            what = "much time is spent outside operators"
             where = f"{line} ({place.between})" if line else place.between
             remedy = (
-                f"{line or place.after}: do this less often, or in a thread or DataLoader worker"
-                " concurrently with the step"
+                f"{line or place.after}: do this less often, or concurrently in a thread or "
+                "DataLoader worker"
             )
         found = ""
         if line:
@@ -608,9 +612,9 @@ class _Findings:
         yield Finding(
             what=what,
             where=where,
-            evidence=f"{formatted(place.steady, 'ns')} of {formatted(self.steady, 'ns')} without"
-            f" start-up, in {counted(place.repeats, 'gap')} of"
-            f" {formatted(place.steady / place.repeats, 'ns')} in which no operator ran"
+            evidence=f"{formatted(place.steady, 'ns')} of {formatted(self.steady, 'ns')} "
+            f"without start-up, in {counted(place.repeats, 'gap')} of "
+            f"{formatted(place.steady / place.repeats, 'ns')} without an operator"
             f"{found}",
             remedy=remedy,
             gain=gain,
@@ -648,7 +652,7 @@ class _Findings:
                     " between operators"
                 )
                 if not place.waited:
-                    how += ", which last at most as long as the gaps"
+                    how += ", each at most as long as its gap"
                 yield from self._wait(
                     where, frame, place.repeats, place.waited or place.steady, how
                 )
@@ -664,8 +668,9 @@ class _Findings:
         yield Finding(
             what="the host waits for the device repeatedly",
             where=where,
-            evidence=f"{how}, {formatted(time, 'ns')} of {formatted(self.steady, 'ns')} without"
-            " start-up; meanwhile the host submits nothing, and afterwards the device is idle",
+            evidence=f"{how}, {formatted(time, 'ns')} of {formatted(self.steady, 'ns')} "
+            "without start-up; the host submits nothing while it waits, and the "
+            "device is idle until the next launch",
             remedy=f"{line}remove the wait, or keep values on the device and read them every 100"
             " steps",
             gain=saved,
@@ -707,11 +712,11 @@ class _Findings:
         yield Finding(
             what="tensors are converted or copied repeatedly",
             where=str(line.frame),
-            evidence=f"{line.convert_calls:,} calls that change the type or layout of a tensor take"
-            f" {formatted(line.convert_time, 'ns')} of {formatted(self.steady, 'ns')} without"
-            " start-up",
-            remedy=f"{line.frame}: convert once, before the loop, if the tensor does not change;"
-            " otherwise create it in the type and layout in which it is used",
+            evidence=f"{line.convert_calls:,} calls that change the type or layout of a "
+            f"tensor take {formatted(line.convert_time, 'ns')} of "
+            f"{formatted(self.steady, 'ns')} without start-up",
+            remedy=f"{line.frame}: convert once, before the loop, if the tensor does not "
+            "change; otherwise create it with the type and layout in which it is used",
             gain=gain,
             of="host time",
         )
@@ -725,11 +730,12 @@ class _Findings:
         yield Finding(
             what="many short operators",
             where=str(line.frame),
-            evidence=f"{line.calls:,} operators of {formatted(line.time / line.calls, 'ns')} each,"
-            f" including Python between them, take {formatted(line.time, 'ns')} of"
-            f" {formatted(self.steady, 'ns')} without start-up, mostly call overhead",
-            remedy=f"{line.frame}: process many rows or samples in one call (a larger batch), or"
-            " compile the function around it with torch.compile",
+            evidence=f"{line.calls:,} operators of {formatted(line.time / line.calls, 'ns')} "
+            "each, with the Python code between them, take "
+            f"{formatted(line.time, 'ns')} of {formatted(self.steady, 'ns')} without "
+            "start-up, mostly call overhead",
+            remedy=f"{line.frame}: process many rows or samples per call (a larger batch), or "
+            "compile the enclosing function with torch.compile",
             gain=gain,
             of="host time",
         )
@@ -748,10 +754,10 @@ class _Findings:
             yield Finding(
                 what="a module is built repeatedly",
                 where=str(line.frame),
-                evidence=f"its parameters were initialised {line.init_calls:,} times after it was"
-                f" first built, in {formatted(line.init_time, 'ns')} of"
-                f" {formatted(self.steady, 'ns')} without start-up",
-                remedy=f"{line.frame}: build the module, and its optimizer, before the loop",
+                evidence=f"its parameters were initialised {line.init_calls:,} times after it "
+                f"was first built, in {formatted(line.init_time, 'ns')} of "
+                f"{formatted(self.steady, 'ns')} without start-up",
+                remedy=f"{line.frame}: build the module and its optimizer before the loop",
                 gain=gain,
                 of="host time",
                 confidence="high",

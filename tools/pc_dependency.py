@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 _READ, _WRITE, _ATOMIC = 1, 2, 3
 _WHAT = 2
 # Bits of the word above those: lane, warp, block, launch, instruction.  Blocks, launches and
-# instructions are told apart by so many low bits of their numbers.
+# instructions are distinguished by this many low bits of their numbers.
 _LANE, _WARP, _BLOCK, _LAUNCH, _PC = 2, 7, 12, 32, 44
 _LANE_BITS, _WARP_BITS, _BLOCK_BITS, _LAUNCH_BITS, _PC_BITS = 5, 5, 20, 12, 20
 #: log2 of the bytes of an instruction.
@@ -47,7 +47,7 @@ _PC_SHIFT = 4
 #: Distances in ascending order; a number is an index.
 DISTANCES = ("thread", "warp", "block", "grid", "launch")
 _DISTANCE_BITS = 3
-#: Kinds of dependences: the access, after the one before.
+#: Kinds of dependences: the access, after the previous one.
 DEPENDENCES = ("RAW", "WAR", "WAW", "RAR")
 _PER_OBJECT = ("cold", *(f"after_{name}" for name in DISTANCES))
 _OBJECT_FIELDS = ("granules", *_PER_OBJECT)
@@ -72,7 +72,7 @@ def low_bits(value: int, bits: int) -> int:
 
 @probe.function
 def distance_of(one: int, other: int) -> int:
-    """Index in DISTANCES of the innermost scope that made both accesses."""
+    """Index in DISTANCES of the innermost scope common to both accesses."""
     differs = one ^ other
     if low_bits(differs >> _LAUNCH, _LAUNCH_BITS):
         return 4
@@ -86,23 +86,28 @@ def distance_of(one: int, other: int) -> int:
 class PcDependency(Tool):
     """Dependencies between instructions through global memory, by distance and kind."""
 
-    title = "Dependencies between instructions"
+    title = "Instruction dependencies"
     topic = "accesses"
 
     top = option(20, help="rows of each table in the text report; the tables have all", minimum=1)
-    granule = option("4B", kind="bytes", help="bytes followed together, a power of two", minimum=1)
-    granules = option(1 << 20, help="granules of memory to follow", minimum=1)
-    edges_kept = option(1 << 14, help="distinct edges to count", minimum=1)
+    granule = option("4B", kind="bytes", help="bytes per granule, a power of two", minimum=1)
+    granules = option(1 << 20, help="maximum number of granules of memory to follow", minimum=1)
+    edges_kept = option(1 << 14, help="maximum number of distinct edges", minimum=1)
     redundant = option(
-        0.1, help="finding: share of an instruction's granules read again by the same thread",
+        0.1, help="finding: minimum share of an instruction's granules that the same thread "
+                  "reads again",
         minimum=0.0,
     )  # fmt: skip
     shared = option(
-        0.25, help="… and read again by the warp, the block, or other blocks", minimum=0.0
+        0.25, help="… and that the warp, the block, or other blocks read again", minimum=0.0
     )
-    streaming = option(0.95, help="… and touched once", minimum=0.0)
-    contended = option(0.5, help="… and of an atomic's, after one of another thread", minimum=0.0)
-    at_least = option(0.05, help="… all of them with this share of all granules", minimum=0.0)
+    streaming = option(0.95, help="… and that are touched once", minimum=0.0)
+    contended = option(
+        0.5,
+        help="… and of an atomic's granules, those last touched by an atomic of another thread",
+        minimum=0.0,
+    )
+    at_least = option(0.05, help="… all findings: minimum share of all granules", minimum=0.0)
 
     last = Shadow(granularity=granule, capacity=granules)
     edges = TopK(edges_kept, capacity=edges_kept)
@@ -206,8 +211,8 @@ class PcDependency(Tool):
             return []
         far = formatted(1 << (_PC_BITS + _PC_SHIFT), "bytes")
         return [
-            f"{counted(alike, 'instruction')} a multiple of {far} after another: edges may name"
-            " the other one"
+            f"{counted(alike, 'instruction')} a multiple of {far} after another: an edge may "
+            "name either of them"
         ]
 
     def _by_instruction(self, every: NDArray[Any], edges: NDArray[Any]) -> NDArray[Any]:
@@ -268,7 +273,7 @@ class PcDependency(Tool):
             ),
             sums=("granules",),
             important=("offset", "previous_offset", "distance", "kind", "granules", "share"),
-            title="Accesses and the ones before them to the same bytes, most granules first",
+            title="Accesses and the previous accesses to the same bytes, most granules first",
             shown=self.top,
             hidden=hidden | {f"previous_{name}" for name in hidden} | {"operators"},
         )  # fmt: skip
@@ -322,7 +327,7 @@ class PcDependency(Tool):
             keys=object_keys(self.context),
             sums=_OBJECT_FIELDS,
             important=("granules", "cold"),
-            title="Objects: granules, by the distance of the access before",
+            title="Objects: granules by distance to the previous access",
             shown=self.top,
             hidden=OBJECT_HIDDEN,
         )
@@ -363,7 +368,7 @@ class PcDependency(Tool):
         first[0] = every["cold"].sum()
         return Figure(
             "bar",
-            "Granules by the distance of the access before",
+            "Granules by distance to the previous access",
             ["first touch", *DISTANCES],
             {"first touch": first, **series},
             y_label="granules",
@@ -379,14 +384,14 @@ class PcDependency(Tool):
             ("again_thread", self.redundant, f"{reread} the same thread",
              "keep them in registers", "medium"),
             ("again_warp", self.shared, f"{reread} other lanes of the warp",
-             "read them once per warp, or from constant memory", "low"),
+             "read them once per warp, or keep them in constant memory", "low"),
             ("again_block", self.shared, f"{reread} other warps of the block",
              "keep them in shared memory", "medium"),
             ("again_grid", self.shared, f"{reread} other blocks",
-             "use larger tiles, or let blocks that share bytes run together, for reuse in L2",
+             "use larger tiles, or run blocks that share bytes together, for reuse in L2",
              "low"),
-            ("contended", self.contended, "atomics of many threads meet at the same bytes",
-             "reduce in the warp or in shared memory, then do one atomic per block", "medium"),
+            ("contended", self.contended, "many threads contend for the same bytes with atomics",
+             "reduce in the warp or in shared memory, then issue one atomic per block", "medium"),
             ("once", self.streaming, "bytes are touched once",
              "load or store them with a streaming hint (__ldcs, __stcs), to leave L2 to others",
              "low"),
@@ -400,8 +405,8 @@ class PcDependency(Tool):
                 yield Finding(
                     what=what,
                     where=instruction_place(place),
-                    evidence=f"{formatted(amount / all, 'share')} of its"
-                    f" {all:,} accesses to granules of {size}",
+                    evidence=f"{formatted(amount / all, 'share')} of its {all:,} accesses to "
+                    f"granules of {size}",
                     remedy=at_line(place, remedy),
                     gain=None if field == "once" else amount / whole,
                     of="accesses to global memory",
@@ -411,7 +416,7 @@ class PcDependency(Tool):
     def _summary(self, every: NDArray[Any], edges: NDArray[Any]) -> str:
         granules, cold = int(every["granules"].sum()), int(every["cold"].sum())
         if not granules:
-            return "no access to global memory was recorded"
+            return "no global memory accesses were recorded"
         text = (
             f"{counted(granules, 'access')} to granules of {formatted(self.granule, 'bytes')},"
             f" {formatted(cold / granules, 'share')} first touches"

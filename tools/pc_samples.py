@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-#: An instruction is a finding from this share of all samples on, if there are this many.
+#: Minimum share of all samples for an instruction to be a finding, and minimum samples.
 _MIN_SHARE, _MIN_SAMPLES = 0.2, 1000
 #: Columns of the groups of samples.
 _NAME, _PC, _REASON, _IN_MODULE, _MODULE = range(5)
@@ -69,7 +69,7 @@ class PcSamples(Tool):
             self.unlocated[reason] = before + int(mine.sum(dtype=np.int64)), records + len(mine)
 
     def _kernels(self, samples: NDArray[Any]) -> NDArray[Any]:
-        """Name ids of the sampled kernels: given, or by launch or, if unknown, by function."""
+        """Name ids of the sampled kernels: from the sample, its launch, or its function."""
         launched = np.asarray(self.context.launches.names(samples["ordinal"]), np.uint32)
         names = np.where(samples["name"] == 0, launched, samples["name"])
         unknown = np.flatnonzero(names == 0)
@@ -177,8 +177,8 @@ class PcSamples(Tool):
                     f" {_reasons(self.context, reasons[most, 4:])[0]}",
                     at_line(
                         row,
-                        "remove the cause of this stall, or hide it by more resident warps or"
-                        " more independent instructions",
+                        "remove the cause of this stall, or hide it with more resident warps "
+                        "or more independent instructions",
                     ),
                     gain=row["share"],
                     confidence="low",
@@ -195,8 +195,9 @@ class PcSamples(Tool):
         ]
         if lost:
             yield (
-                f"no lines and instructions of {counted(len(lost), 'module')}, whose code was not"
-                " kept: record with --record, or raise probes.code-memory"
+                f"source lines and instructions of {counted(len(lost), 'module')} are unknown "
+                "because the code was not kept: record with --record, or raise "
+                "probes.code-memory"
             )
         for reason, (samples, records) in sorted(self.unlocated.items()):
             text = self.context.strings[reason]
@@ -272,8 +273,8 @@ class PcSamples(Tool):
         total = int(sums["samples"].sum())
         if not total:
             return (
-                "no samples were taken: kernels ran shorter than the interval, or the device takes"
-                " none (on AMD devices only with amd.pc_sampling)"
+                "no samples were taken: kernels ran shorter than the sampling interval, or "
+                "the device does not sample (AMD devices only with amd.pc_sampling)"
             )
         most = _kernel_names(self.context, rows[:1, 0])[0]
         text = (
@@ -282,7 +283,8 @@ class PcSamples(Tool):
         )
         if self.groups.left_out:
             text += (
-                f"; {counted(self.groups.left_out, 'record')} of locations beyond the limit dropped"
+                f"; {counted(self.groups.left_out, 'record')} dropped: more locations than "
+                "the limit"
             )
         return text
 

@@ -24,11 +24,9 @@ class RecordAccesses(Tool):
     title = "Recorded accesses"
     topic = "accesses"
 
-    directory = option(
-        "", help="directory of the files until the run ends; default: TMPDIR or /tmp"
-    )
+    directory = option("", help="directory for files until the run ends; default: TMPDIR or /tmp")
     values = option(
-        False, help="record the values of accesses to global memory, where the source tells them"
+        False, help="record the values of global memory accesses, if the source provides them"
     )
     accesses = Trace(values=values)
 

@@ -15,9 +15,9 @@ from pasta.processors.occupancy import Devices
 from pasta.processors.operator_names import GROUP_KEYS, OperatorGroups
 from pasta.processors.roofline import (
     DATA_SHEET,
-    LEAST_SHARE,
     LOW,
     MEASURED,
+    MIN_SHARE,
     SET,
     WORK,
     Roof,
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 _LAUNCH = [("ordinal", "i8"), ("name", "u4"), ("node", "i4"), ("probed", "?")]
 _GIGA = 1e9
-_COUNTED, _BY_SHAPES = "counted by the hardware", "in products, convolutions and attention"
+_COUNTED, _BY_SHAPES = "counted by the hardware", "in matrix products, convolutions and attention"
 _FOREVER = 0xFFFF_FFFF_FFFF_FFFF
 
 
@@ -53,13 +53,11 @@ class Roofline(Tool):
     needs = ("operators",)
     optional_accesses = True  # counters have bytes too
     memory_roof = option(
-        "0B", kind="bytes", help="bytes per second of the device's memory; 0: as measured"
+        "0B", kind="bytes", help="bandwidth of device memory, bytes per second; 0: as measured"
     )
-    compute_roof = option(
-        0.0, help="GFLOP/s of the device for all types; 0: as measured", minimum=0.0
-    )
+    compute_roof = option(0.0, help="peak rate for all types, GFLOP/s; 0: as measured", minimum=0.0)
     low = option(LOW, help="finding: maximum share of the roof", minimum=0.0)
-    least_share = option(LEAST_SHARE, help="… and minimum share of the device time", minimum=0.0)
+    least_share = option(MIN_SHARE, help="… and minimum share of the device time", minimum=0.0)
     top = option(15, help="rows of each table in the text report; the tables have all", minimum=1)
 
     traffic = Counter(by=("launch",), fields=("bytes",))
@@ -210,8 +208,8 @@ class Roofline(Tool):
 
     @property
     def _measured(self) -> dict[str, float]:
-        """What was measured of the device with most of it, as all of a run are usually equal: of
-        those that the run used, if the source says which these are."""
+        """Measured roofs of the device with most of them, as devices of a run are usually equal;
+        among the devices that the run used, if the source reports them."""
         roofs = self.context.roofs
         records = self.devices.properties.values()
         used = {self.context.strings[int(record["uuid"])] for record in records} & roofs.keys()
@@ -334,25 +332,26 @@ class Roofline(Tool):
                 bounds[row["bound"]] += row["device_time"] or 0
         if whole := sum(bounds.values()):
             parts.append(
-                f"{bounds['memory'] / whole:.0%} of the device time is bound by memory,"
-                f" {bounds['compute'] / whole:.0%} by arithmetic"
+                f"{bounds['memory'] / whole:.0%} of the device time is memory-bound, "
+                f"{bounds['compute'] / whole:.0%} compute-bound"
             )
         return "; ".join(parts)
 
     def _notes(self, work: NDArray[Any], roofs: list[Roof]) -> Iterator[str]:
         if self._has_counters():
-            yield "bytes are those of device memory, by hardware counters"
+            yield "bytes are device memory traffic, from hardware counters"
         if self.counted:
             units = ", ".join(sorted(self.counted))
-            yield f"operations are those of hardware counters, which count {units}"
+            yield f"operations are from hardware counters, which count {units}"
         yield from roof_notes(roofs)
         if not roofs:
             yield (
-                "the device's roofs are not known: give them, --set tool.roofline.memory_roof=900GB"
-                " --set tool.roofline.compute_roof=19500 (GFLOP/s)"
+                "the device's roofs are unknown: set them with --set "
+                "tool.roofline.memory_roof=900GB --set tool.roofline.compute_roof=19500 "
+                "(GFLOP/s)"
             )
         if np.isnan(work["time"]).all() and len(work):
-            yield "no device times in this pass: --passes auto joins them with those of another one"
+            yield "this pass has no device times: --passes auto joins it with one that has"
 
 
 def _values(counters: NDArray[Any], name: int) -> NDArray[Any]:
@@ -365,8 +364,8 @@ def _sum(values: list[NDArray[Any]]) -> float:
 
 
 def _time_at(roofs: Mapping[str, Roof | None], name: str) -> float:
-    """Time of an operation at its roof, in ns; NaN if that is unknown. The roof without name is of
-    all operations."""
+    """Time of an operation at its roof, in ns; NaN if the roof is unknown. The unnamed roof applies
+    to all operations."""
     roof = roofs.get(name) or roofs.get("")
     return np.nan if roof is None else _GIGA / roof.rate
 

@@ -25,15 +25,17 @@ _REASONS = {
     "power": "power limit",
     "thermal": "temperature limit",
     "hardware": "hardware slowdown",
-    "setting": "clocks set by somebody",
+    "setting": "clocks set by a user",
     "other": "other reasons",
 }
 _REMEDIES = {
-    "power": "raise the device's power limit if it can be raised; otherwise this is the clock that"
-    " it sustains under this load, on which comparisons of runs depend",
-    "thermal": "cool the device: air flow, fans, dust, the load of its neighbours",
-    "hardware": "check the power supply and cables of the device, and the host's limits of power",
-    "setting": "reset the clocks of the device, which somebody has set",
+    "power": "raise the device's power limit if possible; otherwise this is the clock that "
+    "the device sustains under this load: compare only runs at the same power limit",
+    "thermal": (
+        "improve the cooling of the device: air flow, fans, dust, load of neighbouring devices"
+    ),
+    "hardware": "check the device's power supply and cables, and the power limits of the host",
+    "setting": "reset the clocks of the device, which a user has set",
     "other": "ask the vendor's tool for the reason",
 }
 _FIELDS = ("power", "clock", "temperature", "memory_used", "utilization")
@@ -41,7 +43,7 @@ _FIELDS = ("power", "clock", "temperature", "memory_used", "utilization")
 _JOULE = 1e12
 _MW = 1000
 _ABSENT_DEVICE = -1
-#: Launches after which a source without completions gives none, and the longest wait for one, ns.
+#: Launches after which a source is assumed to have no completions, and the longest wait, ns.
 _WITHOUT_TIMES = 1 << 16
 _PATIENCE = 60 * 10**9
 
@@ -132,7 +134,7 @@ class _Throttled:
 
 
 class _Device:
-    """What the samples of a device say."""
+    """Summary of the samples of a device."""
 
     def __init__(self, number: int, begin: int) -> None:
         self.number = number
@@ -142,8 +144,9 @@ class _Device:
         self.limit: int | None = None  # mW
         self.max_clock: int | None = None  # MHz
         self.memory: int | None = None  # bytes
-        #: Samples with other processes, samples that tell, most others, and their most memory.
-        self.shared = self.told = self.others = 0
+        #: Samples with other processes, samples that report processes, and the maximum numbers of
+        #: other processes and of their bytes.
+        self.shared = self.reported = self.others = 0
         self.memory_others: int | None = None
         #: Intervals between samples that were not compared with the device's work.
         self.waiting: list[NDArray[Any]] = []
@@ -166,7 +169,7 @@ class _Device:
         self.max_clock = _latest(samples["max_clock"], self.max_clock)
         self.memory = _latest(samples["memory_total"], self.memory)
         others = samples["others"][_known(samples["others"])]
-        self.told += len(others)
+        self.reported += len(others)
         self.shared += int((others > 0).sum())
         self.others = max(self.others, int(others.max(initial=0)))
         memory = samples["memory_others"][_known(samples["memory_others"])]
@@ -255,15 +258,17 @@ class Telemetry(Tool):
     uses = ("kernel_complete",)
 
     least_share = option(
-        0.1, help="finding: minimum share of the busy time in which clocks were lowered",
+        0.1, help="finding: minimum share of busy time with lowered clocks",
         minimum=0.0,
     )  # fmt: skip
     least_loss = option(
-        0.05, help="… and minimum share of the highest clock that was lost then", minimum=0.0
+        0.05, help="… and minimum share of the maximum clock lost in that time", minimum=0.0
     )
     least_busy = option("100ms", kind="duration", help="… and minimum busy time")
     others_memory = option(
-        "1GiB", kind="bytes", help="finding: memory of other processes on a device that is used"
+        "1GiB",
+        kind="bytes",
+        help="finding: minimum memory that other processes hold on a device in use",
     )
 
     def start(self) -> None:
@@ -282,7 +287,7 @@ class Telemetry(Tool):
         self.end = self.before = self.begin
 
     def on_batch(self, batch: Batch) -> None:
-        """Add samples and work, and compare them as far as nothing earlier can come."""
+        """Add samples and work, and compare them up to the time before which nothing can arrive."""
         earliest, latest = batch.span
         if not self.begin:
             self.begin = self.end = earliest
@@ -341,7 +346,7 @@ class Telemetry(Tool):
         return max(until, self.end - _PATIENCE)
 
     def _compare(self, until: int) -> None:
-        # Until a source has given times, it may still do so.
+        # Until a source has reported times, it may still do so.
         if self.launches is not None and not self.timed:
             until = min(until, self.end - _PATIENCE)
         for device in self.devices.values():
@@ -425,7 +430,7 @@ class Telemetry(Tool):
             "min_memory": [_rounded(each) for each in spread("memory_used", "least")],
             "max_memory": [_rounded(each) for each in spread("memory_used", "most")],
             "memory_of_others": [each.memory_others for each in every],
-            "other_processes": [each.others if each.told else None for each in every],
+            "other_processes": [each.others if each.reported else None for each in every],
             "utilization": spread("utilization", "mean", 100),
             "min_utilization": spread("utilization", "least", 100),
             "max_utilization": spread("utilization", "most", 100),
@@ -491,18 +496,18 @@ class Telemetry(Tool):
             labels={
                 "share": "of busy time",
                 "clock": "mean clock (MHz)",
-                "loss": "below the highest clock",
+                "loss": "below the maximum clock",
             },
             keys=("device", "reason"),
             sums=("time",),
-            title="Busy time in which clocks were lowered, by reason",
+            title="Busy time with lowered clocks, by reason",
         )
 
     def _figures(self, named: list[tuple[str, _Device]]) -> dict[str, Figure]:
         charts: dict[str, tuple[str, str, int, Unit | None]] = {
             "power": ("Power of each device", "W", _MW, None),
             "clock": ("Clock of each device", "MHz", 1, None),
-            "memory_used": ("Memory in use on each device, by all processes", "", 1, "bytes"),
+            "memory_used": ("Memory in use on each device, all processes", "", 1, "bytes"),
         }
         found = {}
         for key, (title, label, scale, unit) in charts.items():
@@ -537,9 +542,10 @@ class Telemetry(Tool):
             yield Finding(
                 what=f"clocks are lowered: {label}",
                 where=name,
-                evidence=f"{formatted(share, 'share')} of {formatted(round(device.busy), 'ns')} in"
-                f" which {name} was busy ({detail}): {throttled.mean or 0:,.0f} MHz on average"
-                f" instead of {device.max_clock:,} MHz",
+                evidence=f"{formatted(share, 'share')} of "
+                f"{formatted(round(device.busy), 'ns')} of busy time of {name} ("
+                f"{detail}): {throttled.mean or 0:,.0f} MHz on average instead of "
+                f"{device.max_clock:,} MHz",
                 remedy=_REMEDIES[reason],
                 gain=share * loss,
             )
@@ -553,19 +559,19 @@ class Telemetry(Tool):
             return
         held = "an unknown amount of memory" if memory is None else formatted(memory, "bytes")
         of = f" of {formatted(device.memory, 'bytes')}" if device.memory and memory else ""
-        share = formatted(device.shared / device.told, "share")
+        share = formatted(device.shared / device.reported, "share")
         yield Finding(
             what="another process uses the device",
             where=name,
             evidence=f"up to {counted(device.others, 'other process')} held up to {held}{of}, in"
-            f" {share} of {counted(device.told, 'sample')}",
-            remedy="end it, or run on a device that no other process uses",
+            f" {share} of {counted(device.reported, 'sample')}",
+            remedy="end that process, or run on a device that no other process uses",
             confidence="medium" if memory is not None else "low",
         )
 
     def _summary(self, named: list[tuple[str, _Device]]) -> str:
         if not named:
-            return "no samples of devices"
+            return "no device samples were taken"
         texts = []
         for name, device in named:
             parts = []
@@ -586,7 +592,7 @@ class Telemetry(Tool):
             return ["devices are sampled under pasta-preload (run.telemetry-interval)"]
         used = [each for each in self.devices.values() if self._is_used(each)]
         if any(self._work_of(each) is None for each in used):
-            return ["busy time is that in which the driver reported a utilization above 0"]
+            return ["busy time is the time in which the driver reported a utilization above 0"]
         return []
 
 

@@ -1,4 +1,4 @@
-"""Stalled warps: which tensor was each waiting for, and which line of Python made that tensor."""
+"""Stalled warps: the tensor that each was waiting for, and the Python line that created it."""
 
 from __future__ import annotations
 
@@ -47,12 +47,15 @@ class TensorStalls(Tool):
     mode = option(
         "both",
         choices=_MODES,
-        help="passes to run: both, accesses, stalls; kernel_replay needs a driver that allows it",
+        help="passes to run: both, accesses or stalls; kernel_replay requires a driver that "
+        "allows it",
     )
     pairs = option(
-        1024, help="pairs of a load and a tensor counted in a launch, on a GPU", minimum=1
+        1024, help="maximum number of (load, tensor) pairs counted in a launch, on a GPU", minimum=1
     )
-    places = option(1 << 22, help="rows of launch, load and tensor to keep", minimum=1)
+    places = option(
+        1 << 22, help="maximum number of rows (launch, load, tensor) to keep", minimum=1
+    )
 
     loads = Counter(
         by=("launch", "object", "pc"), fields=("accesses", "bytes"), pairs=pairs, capacity=places
@@ -79,8 +82,8 @@ class TensorStalls(Tool):
         super().__init__(options)
         if self.mode == "kernel_replay":
             raise ToolError(
-                "tensor_stalls.mode = kernel_replay samples and patches kernels in one process,"
-                " which vendors' libraries refuse: they exclude each other",
+                "tensor_stalls.mode = kernel_replay samples and patches kernels in one "
+                "process, which the vendors' libraries do not allow",
                 remedy="use mode both: the program runs twice, and the passes are joined",
             )
 
@@ -220,7 +223,7 @@ class TensorStalls(Tool):
         scope = self.context.sampling.scope_text(self.loads.estimates())
         scope = f", estimated for {scope}" if scope else ""
         return (
-            f"{counted(loads, 'load')} read {formatted(bytes, 'bytes')} of"
-            f" {counted(len(np.unique(known['object'])), 'object')}{scope}; no stalls: this run has"
-            " no samples (docs/tools/tensor_stalls.md)"
+            f"{counted(loads, 'load')} read {formatted(bytes, 'bytes')} of "
+            f"{counted(len(np.unique(known['object'])), 'object')}{scope}; no stalls: this "
+            "run has no samples (docs/tools/tensor_stalls.md)"
         )

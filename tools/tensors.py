@@ -58,9 +58,9 @@ _PATTERN = ("device", "category", "node", "shape", "dtype")
 _CODE_KEY = (*_PATTERN, "reader")
 #: Sums of a row of the patterns.
 _AMOUNTS = ("count", "bytes", "lifetime", "reads")
-#: Fields that memory over time needs; those that `category_of` and `resolved` read, and lifetimes.
+#: Fields for memory over time, for `category_of` and `resolved`, and for lifetimes.
 _LIVED = ("device", "node", "flags", "group", "reader", "storage", "bytes", "time", "lifetime")
-#: Freed tensors of which these are kept: of more, the largest.
+#: Maximum number of freed tensors to keep: the largest.
 _MAX_LIVED = 1 << 20
 #: Bins of memory over time.
 _POINTS = 512
@@ -338,10 +338,10 @@ class Tensors(Tool):
             f" most by {self._origin(largest)}",
             remedy=_at(line)
             + (
-                "keep .detach() or .item() of the result instead of the result, which holds all"
-                " tensors that its gradient needs"
+                "keep result.detach() or result.item() instead of the result, which keeps "
+                "every tensor that its gradient needs"
                 if graph
-                else "keep less of each step's result, or move it off with .cpu()"
+                else "keep less of each step's result, or move it to the host with .cpu()"
                 if number >= 0
                 else "keep less of each step's result"
             ),
@@ -376,12 +376,13 @@ class Tensors(Tool):
             if total < self.grown or total / peak < self.grown_share:
                 continue
             yield Finding(
-                what="gradients are prepared and never computed",
+                what="gradients are prepared but never computed",
                 where=f"{_place(number)}: {line}",
-                evidence=f"{counted(int(recorded[members].sum()), 'call')} of operators saved"
-                f" tensors for their gradients, and no gradient ran; tensors created there hold"
-                f" {formatted(total, 'bytes')} of the peak of {formatted(peak, 'bytes')}",
-                remedy=f"{_at(line)}with torch.no_grad(): around it",
+                evidence=f"{counted(int(recorded[members].sum()), 'call')} of operators saved "
+                "tensors for gradients that were never computed; tensors created "
+                f"there hold {formatted(total, 'bytes')} of the peak of "
+                f"{formatted(peak, 'bytes')}",
+                remedy=f"{_at(line)}run it under torch.no_grad()",
                 gain=total / peak,
                 of="peak memory",
             )
@@ -402,12 +403,15 @@ class Tensors(Tool):
                 f" {counted(len(mine), 'tensor')}; {share:.0%} of them created there",
                 remedy=_at(line)
                 + (
-                    "an optimizer with less state, or ZeroRedundancyOptimizer over devices"
+                    (
+                        "use an optimizer with less state, or shard the state over devices with "
+                        "ZeroRedundancyOptimizer"
+                    )
                     if name == "optimizer state"
                     else "model.gradient_checkpointing_enable()"
                     if line and "/transformers/" in line.file
-                    else "torch.utils.checkpoint.checkpoint(module, …, use_reentrant=False) in"
-                    " place of module(…), or smaller batches"
+                    else "use torch.utils.checkpoint.checkpoint(module, …, "
+                    "use_reentrant=False) instead of module(…), or smaller batches"
                 ),
                 gain=total / peak,
                 of="peak memory",
@@ -439,8 +443,8 @@ class Tensors(Tool):
                 text += f", {formatted(device.reserved, 'bytes')} reserved by the allocator"
             parts.append(text)
         return "; ".join(parts) or (
-            "no tensor of a framework was recorded: "
-            "PyTorch is followed in programs that import it after they were started"
+            "no framework tensors were recorded: PyTorch is followed in programs that import "
+            "it after they were started"
         )
 
     def _hidden(self, *columns: str) -> frozenset[str]:
@@ -460,8 +464,8 @@ class Tensors(Tool):
         for (number, category), (count, bytes) in totals.items():
             peak = peaks.get(number, _zeros(0, _FIELDS))
             mine = peak[self._category(peak) == category]
-            live, told = mine["bytes"], mine["storage"]
-            rounding = int((live - np.where(told, told, live)).sum())
+            live, storage = mine["bytes"], mine["storage"]
+            rounding = int((live - np.where(storage, storage, live)).sum())
             name = self.context.tensors.names[category]
             rows.append((number, name, len(mine), int(live.sum()), rounding, count, bytes))
         rows.sort(key=lambda row: (row[0], -row[3], row[1]))
@@ -573,7 +577,7 @@ class _Lived:
             self.rows, self.count = [rows[kept]], len(kept)
 
     def with_live(self, live: NDArray[Any]) -> NDArray[Any]:
-        """All rows, and those of tensors that are not freed, which live forever."""
+        """All rows, plus rows of tensors that are never freed."""
         rows = _only(live, _LIVED)
         rows["lifetime"] = _FOREVER
         return np.concatenate([*self.rows, rows])
@@ -620,7 +624,7 @@ class _Unsettled:
 
 
 def _amounts(known: NDArray[Any]) -> NDArray[Any]:
-    """Rows with the fields that determine their patterns, and those of _AMOUNTS."""
+    """Rows with the fields that determine their patterns, and the fields of _AMOUNTS."""
     by = ("device", "node", "shape", "dtype", "flags", "group", "reader", "storage")
     rows = _zeros(len(known), (*by, *_AMOUNTS))
     for name in (*by, *_AMOUNTS):

@@ -1,4 +1,4 @@
-"""What each device did over time, and why it did nothing in between.
+"""Use of each device over time, and the causes of its idle time.
 
 The time of a device is divided into work (kernels, copies, communication) and gaps, and each gap
 into what was not submitted yet and what had been submitted and did not start. All of it adds up to
@@ -41,7 +41,7 @@ _CAUSES = {
     WAIT: "host waited for the device",
     READ: "host waited for a copy",
     LOAD: "host loaded data",
-    HOST: "host had submitted nothing",
+    HOST: "host had submitted no work",
     LATENCY: "launch latency",
     BLOCKED: "submitted work waited",
     UNSUBMITTED: "time of submission unknown",
@@ -59,17 +59,17 @@ _COLUMNS = {
     UNSUBMITTED: "unknown_submission",
     END: "after_last",
 }
-#: Intervals of the critical path that are no work, by kind.
+#: Intervals of the critical path other than work, by kind.
 _ON_PATH = (
-    "host", "launch latency", "between work and the next", "submitted work waited",
-    "between work and the host that waited for it",
+    "host", "launch latency", "between consecutive work", "submitted work waited",
+    "between work and the host wait for it",
 )  # fmt: skip
 #: What submitted work waits for, by number.
-_HOW = ("work before it in its stream", "event", "default stream")
+_HOW = ("earlier work in its stream", "event", "default stream")
 _MAX_NAMED = 3
 _CLASSES = {COMPUTE: "kernels", COPY: "copies", COMMUNICATION: "communication"}
 
-#: What findings say of a cause, and the remedy.
+#: Title and remedy of findings by cause.
 _ADVICE = {
     WAIT: (
         "the device is idle while the host waits for it",
@@ -77,16 +77,16 @@ _ADVICE = {
     ),
     READ: (
         "the device is idle while the host copies",
-        "copy asynchronously, from or to pinned memory (non_blocking=True), and less often",
+        "copy less often, and asynchronously, from or to pinned memory (non_blocking=True)",
     ),
     LOAD: (
         "the device is idle while data loads",
-        "more workers for the DataLoader (num_workers, prefetch_factor), or less work per item",
+        "use more DataLoader workers (num_workers, prefetch_factor), or do less work per item",
     ),
     HOST: (
         "the device waits for the host to submit work",
-        "give the device more work for each call (a larger batch, fused operators), or submit it as"
-        " a graph",
+        "submit more device work per call (a larger batch, fused operators), or submit it as "
+        "a graph",
     ),
 }
 
@@ -107,12 +107,14 @@ class Utilization(Tool):
     communication = option(
         r"\b(nccl|rccl|nvshmem|rocshmem|oneccl)",
         kind="regex",
-        help="names of kernels that communicate",
+        help="names of communication kernels",
     )
     latency = option(
-        "50us", kind="duration", help="submitted work that starts later waited for something"
+        "50us",
+        kind="duration",
+        help="submitted work that starts later than this waited for something",
     )
-    short = option("5us", kind="duration", help="kernels below this are short")
+    short = option("5us", kind="duration", help="kernels shorter than this count as short")
     short_kernels = option(1000, help="finding: minimum number of short kernels", minimum=1)
     least_share = option(
         0.1, help="finding: minimum share of the time from first to last work", minimum=0.0
@@ -121,7 +123,7 @@ class Utilization(Tool):
         "10ms", kind="duration", help="… and minimum idle time of one cause and place"
     )
     least_gaps = option(
-        5, help="… and minimum number of gaps; the longest, often of start-up, does not count",
+        5, help="… and minimum number of gaps; the longest gap, often start-up, is excluded",
         minimum=1,
     )  # fmt: skip
 
@@ -256,7 +258,7 @@ class Utilization(Tool):
             labels={"share": "from first to last work"},
             keys=("device", "running"),
             sums=("time",),
-            title="What ran at once, from first to last work",
+            title="Concurrency, from first to last work",
         )
 
     def _causes(self, devices: Table) -> dict[str, Figure]:
@@ -314,10 +316,10 @@ class Utilization(Tool):
             yield Finding(
                 what=advice[0],
                 where=row.where or f"device {row.device}",
-                evidence=f"device {row.device} was idle for {formatted(time, 'ns')} of"
-                f" {formatted(span, 'ns')} from its first to its last work, in"
-                f" {counted(gaps, 'gap')} of {formatted(time / gaps, 'ns')}, without the longest"
-                f" one of {formatted(row.gaps.longest, 'ns')}",
+                evidence=f"device {row.device} was idle for {formatted(time, 'ns')} of "
+                f"{formatted(span, 'ns')} from its first to its last work, in "
+                f"{counted(gaps, 'gap')} of {formatted(time / gaps, 'ns')}, "
+                f"excluding the longest gap of {formatted(row.gaps.longest, 'ns')}",
                 remedy=f"{row.line}: {advice[1]}" if row.line else advice[1],
                 gain=time / span,
                 of="the time from first to last work",
@@ -359,7 +361,7 @@ class Utilization(Tool):
                 "share": "of kernel time",
                 "short": f"below {formatted(self.short, 'ns')}",
                 "short_time": "their time",
-                "tail_time": "lost in last waves",
+                "tail_time": "idle in last waves",
             },
             keys=("kernel", "device"),
             sums=("launches", "time", "short", "short_time", "tail_time"),
@@ -381,7 +383,7 @@ class Utilization(Tool):
         )
 
     def _critical_path(self) -> Table:
-        """The intervals of the chain that ends last, by what they are."""
+        """The intervals of the chain that ends last, by kind."""
         from pasta.processors import critical_path
 
         total = self.use.end - self.use.begin
@@ -482,11 +484,14 @@ class Utilization(Tool):
             yield Finding(
                 what="the device waits for launches of tiny kernels",
                 where=self._most(kernels, "short"),
-                evidence=f"{short:,} of {counted(every, 'kernel')} take less than"
-                f" {formatted(self.short, 'ns')}, {formatted(time / max(1, device.busy), 'share')}"
-                f" of the busy time of device {number}, which was idle for {formatted(idle, 'ns')}"
-                f" of {formatted(device.span, 'ns')} before them: launching takes longer",
-                remedy="launch them as one graph, or fuse them, so that a launch has more work",
+                evidence=f"{short:,} of {counted(every, 'kernel')} take less than "
+                f"{formatted(self.short, 'ns')}, "
+                f"{formatted(time / max(1, device.busy), 'share')} of the busy time "
+                f"of device {number}, which was idle for {formatted(idle, 'ns')} of "
+                f"{formatted(device.span, 'ns')} before them: launching them takes "
+                "longer than running them",
+                remedy="capture the launches in one graph, or fuse the kernels, so that each "
+                "launch does more work",
                 gain=idle / device.span,
                 of="the time from first to last work",
             )
@@ -502,12 +507,14 @@ class Utilization(Tool):
             yield Finding(
                 what="the last wave of blocks leaves much of the device idle",
                 where=self._most(kernels, "tail_time"),
-                evidence=f"{counted(launches, 'launch')} of {formatted(time, 'ns')} have more"
-                f" blocks than device {number} holds at once; idle places in their last waves are"
-                f" worth {formatted(lost, 'ns')} of {formatted(device.busy, 'ns')} of busy time, if"
-                " all blocks take equally long",
-                remedy="choose a size of blocks or tiles whose number fills whole waves (see the"
-                " column waves), or as many blocks as the device holds, each for several tiles",
+                evidence=f"{counted(launches, 'launch')} of {formatted(time, 'ns')} have more "
+                f"blocks than device {number} holds at once; the idle part of their "
+                f"last waves is worth {formatted(lost, 'ns')} of "
+                f"{formatted(device.busy, 'ns')} of busy time, if all blocks take "
+                "equally long",
+                remedy="choose block or tile sizes that fill whole waves (see the column "
+                "waves), or launch as many blocks as the device holds and let each "
+                "process several tiles",
                 gain=lost / device.span,
                 of="the time from first to last work",
             )
@@ -545,11 +552,11 @@ class Utilization(Tool):
                 f" {'as all streams wait for the default stream' if by_default else 'for events'};"
                 f" streams overlapped for {formatted(self.use.path.overlap(number), 'ns')} of"
                 f" {formatted(device.busy, 'ns')}",
-                remedy="create the streams as non-blocking ones and submit nothing to the default"
-                " stream, if their work is independent"
+                remedy="if their work is independent, create the streams as non-blocking and "
+                "submit nothing to the default stream"
                 if by_default
-                else "record the event directly after the work that the other stream needs, if"
-                " other work follows before it; split the work if it is one piece",
+                else "record the event right after the work that the other stream needs; "
+                "split that work if it is one large piece",
                 gain=gain / device.span,
                 of="the time from first to last work",
                 confidence="medium" if by_default else "low",
@@ -564,15 +571,16 @@ class Utilization(Tool):
                     COMMUNICATION,
                     "medium",
                     "communication does not overlap with kernels",
-                    "start it on a stream of its own as soon as its data is there, and compute what"
-                    " does not need its result meanwhile (smaller buckets, prefetching)",
+                    "start it in a stream of its own as soon as its input is ready, and "
+                    "overlap it with computation that does not need its result (smaller "
+                    "buckets, prefetching)",
                 ),
                 (
                     COPY,
                     "low",
                     "copies do not overlap with kernels",
-                    "copy asynchronously, between pinned memory and the device and on a stream of"
-                    " its own, while kernels work on other data",
+                    "copy asynchronously, between pinned memory and the device and in a "
+                    "stream of its own, while kernels work on other data",
                 ),
             ):
                 gain, time = device.could_overlap(kind), device.without_kernels(kind)
@@ -581,9 +589,9 @@ class Utilization(Tool):
                 yield Finding(
                     what=what,
                     where=f"device {number}",
-                    evidence=f"{formatted(time, 'ns')} of {formatted(device.time(kind), 'ns')} ran"
-                    f" while no kernel did; kernels ran alone for {formatted(compute, 'ns')} of"
-                    f" {formatted(device.span, 'ns')}",
+                    evidence=f"{formatted(time, 'ns')} of {formatted(device.time(kind), 'ns')}"
+                    " passed while no kernel ran; kernels ran alone for "
+                    f"{formatted(compute, 'ns')} of {formatted(device.span, 'ns')}",
                     remedy=remedy,
                     gain=gain / device.span,
                     of="the time from first to last work",
@@ -592,7 +600,7 @@ class Utilization(Tool):
 
     def _summary(self, rows: list[Row], path: Table) -> str:
         if not any(device.busy for device in self.use.devices.values()):
-            return "no work of a device has times"
+            return "no device work has times"
         texts = []
         for number, device in sorted(self.use.devices.items()):
             share = formatted(device.busy / max(1, device.span), "share")
@@ -624,15 +632,15 @@ class Utilization(Tool):
                 f" than {formatted(self.short, 'ns')}"
             )
         if self.use.stops:
-            notes.append("time without profiling is time of the host on the critical path")
+            notes.append("time without profiling is host time on the critical path")
         if self.use.unplaced:
             notes.append(f"{counted(self.use.unplaced, 'completion')} of unknown devices left out")
         if self.use.early > CLOCK_ERROR:
             notes.append(
-                f"work started up to {formatted(self.use.early, 'ns')} before it was submitted:"
-                " device times on the host's clock are at least that inexact"
+                f"work started up to {formatted(self.use.early, 'ns')} before it was "
+                "submitted: device times on the host's clock are off by at least that much"
             )
         late = sum(device.activity.late for device in self.use.devices.values())
         if late:
-            notes.append(f"{formatted(late, 'ns')} of work was reported too late and left out")
+            notes.append(f"{formatted(late, 'ns')} of work left out: reported too late")
         return notes

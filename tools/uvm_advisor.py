@@ -74,7 +74,7 @@ class UvmAdvisor(Tool):
     optional_accesses = True
     both_passes = True
     top = option(10, help="rows of each table in the text report; the tables have all", minimum=1)
-    advised = option(16, help="objects that advice is computed for, the costliest first", minimum=1)
+    advised = option(16, help="objects to compute advice for, costliest first", minimum=1)
     capacity = option(
         "0B", kind="bytes", help="device memory for managed pages; 0: as much as the run shows"
     )
@@ -168,7 +168,9 @@ class UvmAdvisor(Tool):
         if "objects" not in other.tables:  # no managed memory there
             return
         objects = identified(self.context, self.owners, managed_ids(self.context))
-        self.other = OtherAccesses.of(other.tables, objects, other.theirs, other.mine, other.probed)
+        self.other = OtherAccesses.of(
+            other.tables, objects, other.other_launches, other.own_launches, other.probed
+        )
 
     def result(self) -> Result:
         """Tables of faults, migrations and accesses; advice, its plan, and simulations."""
@@ -253,7 +255,7 @@ class UvmAdvisor(Tool):
             keys=("kernel",),
             sums=("launches", "faults", "to_device", "evicted", "fault_time", "move_time"),
             levels=("share",),
-            title="Kernels by the time of their faults and of the moves that these cause",
+            title="Kernels by the time of their faults and the moves that these cause",
             shown=self.top,
         )
 
@@ -274,7 +276,7 @@ class UvmAdvisor(Tool):
             labels={name: _MOVE_LABELS[name] for name in columns},
             keys=GROUP_KEYS,
             sums=("launches", *columns),
-            title="Operators by the time of their launches' faults and moves",
+            title="Operators by the time of faults and moves in their launches",
             shown=self.top,
             hidden=frozenset({"file"}),
         )
@@ -325,8 +327,8 @@ class UvmAdvisor(Tool):
             sums=("launches", "faults_saved", "bytes_saved"),
             levels=("time_saved",),
             important=("time_saved", "bytes_saved"),
-            title="Advice, by what it saves in the simulator beyond the advice above it on the same"
-            " object",
+            title="Advice, by what each entry saves in the simulator beyond the entries "
+            "above it for the same object",
             shown=self.top,
             hidden=OBJECT_HIDDEN | {"launches"},
         )
@@ -360,8 +362,8 @@ class UvmAdvisor(Tool):
             sums=("faults", "host_faults", "moved", "evicted"),
             levels=("time",),
             important=("moved", "time"),
-            title="SIMULATION of a device that holds a part of the"
-            f" {formatted(footprint * 65536, 'bytes')} that are live together",
+            title="SIMULATION of a device that holds part of the "
+            f"{formatted(footprint * 65536, 'bytes')} live at once",
             shown=len(rows),
         )
         return table, Figure(
@@ -491,11 +493,11 @@ class UvmAdvisor(Tool):
         if advice:
             before, after = run.time_of(run.ops), run.time_of(run.with_advice(advice))
             parts.append(
-                f"the plan would save {formatted(before - after, 'ns')} of"
-                f" {formatted(before, 'ns')} (simulated)"
+                f"the plan would save {formatted(before - after, 'ns')} of "
+                f"{formatted(before, 'ns')} (simulated)"
             )
         elif not len(run.activity):
-            parts.append("no fault or migration was recorded")
+            parts.append("no faults or migrations were recorded")
         return "; ".join(parts)
 
 
@@ -504,11 +506,11 @@ _WHAT = {
     "evict": "the host faults on managed memory after launches",
     "read_mostly": "managed memory that launches only read moves back and forth",
     "preferred_host": "managed memory moves to the device for few accesses",
-    "pin": "managed memory is evicted, and comes back",
+    "pin": "managed memory is evicted and returns",
 }
 _WHEN = {
-    "prefetch": "a prefetch to the device before these launches",
-    "evict": "a prefetch to the host after these launches",
+    "prefetch": "prefetching to the device before these launches",
+    "evict": "prefetching to the host after these launches",
     "read_mostly": "the advice read-mostly",
     "preferred_host": "the host as preferred location, with access by the device,",
     "pin": "the device as preferred location",
@@ -516,9 +518,9 @@ _WHEN = {
 _REMEDY = {
     "prefetch": "prefetch it to the device in the launch's stream, before the launch",
     "evict": "prefetch it to the host in the launch's stream, after the launch",
-    "read_mostly": "advise that it is read mostly, after its allocation",
-    "preferred_host": "advise the host as its preferred location, and that the device accesses it",
-    "pin": "advise the device as its preferred location",
+    "read_mostly": "advise read-mostly after its allocation",
+    "preferred_host": "set its preferred location to the host, and advise access by the device",
+    "pin": "set its preferred location to the device",
 }
 
 _CALL = [
@@ -562,7 +564,7 @@ def _measures(activity: NDArray[Any]) -> dict[str, NDArray[Any]]:
 
 
 def _by_faults(moves: NDArray[Any]) -> NDArray[Any]:
-    """Which migrations were caused by faults, including what the driver prefetched around them."""
+    """Mask of migrations caused by faults, including what the driver prefetched around them."""
     from pasta import abi
 
     return np.isin(moves["reason"], (abi.REASON_COHERENCE, abi.REASON_PREFETCH))
@@ -977,7 +979,7 @@ class _Run:
     @cached_property
     def _launch_keys(self) -> tuple[NDArray[Any], NDArray[Any]]:
         """Content of each launch (a hash of kernel and grid), and its number among equal ones. A
-        launch by a graph is no call of the program: it is counted apart."""
+        graph's launch is not a call of the program: it is counted separately."""
         from pasta.processors.launch_keys import mixed, occurrences
 
         rows = self.launches
@@ -1032,7 +1034,7 @@ class _Run:
             kernel = self.context.strings[int(row["kernel"])]
             grid = tuple(row["grid"].tolist())
             equal = int((contents == content).sum())
-            # most of many: a prefetch of what is there costs little
+            # most of many: prefetching resident memory costs little
             if (len(mine) > 1 and 2 * len(mine) >= equal) or len(mine) > _MAX_LAUNCHES:
                 yield action.name, LaunchKey(kernel, grid, None)
                 continue
@@ -1042,26 +1044,28 @@ class _Run:
     def notes(self) -> Iterator[str]:
         """What the results are based on."""
         yield (
-            "advice and the comparison of plans are a simulation of pages of 64 KiB and blocks of"
-            " 2 MiB, with the costs of this run"
+            "advice and the comparison of plans come from a simulation with pages of 64 KiB, "
+            "blocks of 2 MiB and the costs of this run"
         )
         if self.launches["graph"].any():
-            yield "the plan has no entries for launches by graphs"
+            yield "the plan has no entries for graph launches"
         if self.tool.other is not None:
             yield from self.tool.other.notes()
         if not len(self.accesses):
-            yield "accesses were not recorded: launches are taken to touch what faulted or moved"
+            yield (
+                "accesses were not recorded: launches are assumed to touch what faulted or moved"
+            )
         elif not self.exact:
             if not self.probed.all():
                 alone = int((~self.probed).sum())
                 yield (
-                    "launches that were not probed are taken to touch what faulted or moved:"
-                    f" {alone:,} of {len(self.probed):,}"
+                    "launches that were not probed are assumed to touch what faulted or "
+                    f"moved: {alone:,} of {len(self.probed):,}"
                 )
             if not len(self.activity):
-                yield "no fault or migration was recorded: all that moves is simulated"
+                yield "no faults or migrations were recorded: all moves are simulated"
             if self.moves_by_itself:
-                yield "the program prefetches: accesses of the host without faults are not known"
+                yield "the program prefetches: host accesses without faults are unknown"
 
 
 _ACCESS = [

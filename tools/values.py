@@ -37,12 +37,12 @@ if TYPE_CHECKING:
     from pasta.tool import Confidence
 
 #: Bytes of an access up to which its elements are compared.
-_MOST = 16
+_MAX_ACCESS_BYTES = 16
 # A word of the shadow: the marked element, a hash of the thread, a bit that is always set.
 _THREAD, _THREAD_BITS, _SEEN = 32, 30, 62
 _LOW = (1 << 32) - 1
 _MIX = 0x1E3779B97F4A7C15
-#: The keys of objects in the shadow, beside addresses.
+#: Keys of objects in the shadow, besides addresses.
 _OF_OBJECT = 1 << 62
 #: Bits of an element's count in the sums of an access.
 _BITS = 4
@@ -74,7 +74,7 @@ def folded(value: int, width: int) -> int:
 
 @probe.function
 def fold_of(value: int, width: int) -> int:
-    """How `folded` made it: _WHOLE, _HIGH or _HASH."""
+    """How `folded` computed it: _WHOLE, _HIGH or _HASH."""
     if width < 8 or low(value >> 32, 32) == 0:
         return 0
     return 1 if low(value, 32) == 0 else 2
@@ -114,24 +114,30 @@ def fits_float(value: int, width: int) -> int:
 
 
 class Values(Tool):
-    """Patterns of the values in memory: what could be left out, computed once, or made smaller."""
+    """Patterns of values in memory that could be omitted, computed once, or stored smaller."""
 
     title = "Values in memory"
     topic = "memory"
     estimates = True
 
     top = option(10, help="rows of each table in the text report; the tables have all", minimum=1)
-    every = option(1, help="look at one of so many blocks", minimum=1)
-    vector = option(4, help="bytes of an element of accesses of 16 bytes: 4 or 8", minimum=4)
-    words = option(1 << 20, help="elements of memory to follow for redundant accesses", minimum=1)
-    kept = option(1 << 14, help="distinct values of instructions to count", minimum=1)
+    every = option(1, help="record one of every N blocks", minimum=1)
+    vector = option(4, help="element size in bytes of 16-byte accesses: 4 or 8", minimum=4)
+    words = option(
+        1 << 20,
+        help="maximum number of memory elements to follow for redundant accesses",
+        minimum=1,
+    )
+    kept = option(
+        1 << 14, help="maximum number of distinct values of instructions to count", minimum=1
+    )
     at_least = option(
         1000, help="findings: minimum elements of an object or instruction", minimum=1
     )
-    zero = option(0.5, help="finding: share of zeros in an object", minimum=0.0)
-    frequent_share = option(0.5, help="… of one value among an instruction's", minimum=0.0)
+    zero = option(0.5, help="finding: minimum share of zeros in an object", minimum=0.0)
+    frequent_share = option(0.5, help="… of one value among an instruction's values", minimum=0.0)
     narrow = option(
-        0.95, help="… of an object's other values that a narrower type holds", minimum=0
+        0.95, help="… of an object's other values that a narrower type can hold", minimum=0
     )
     redundant = option(0.3, help="… of redundant accesses of an instruction", minimum=0.0)
 
@@ -157,7 +163,7 @@ class Values(Tool):
         elements = counts = 0
         for i in range(4):
             at = i * width
-            if at >= min(access.bytes, _MOST):
+            if at >= min(access.bytes, _MAX_ACCESS_BYTES):
                 break
             element = access.value >> 8 * at
             if at >= 8:
@@ -203,7 +209,7 @@ class Values(Tool):
         rows = _most_first(self.instructions.rows())
         objects = _most_first(self.objects.rows())
         if not len(rows):
-            return Result("no value of an access was recorded")
+            return Result("no access values were recorded")
         tables = {
             "objects": self._objects(objects),
             "instructions": self._instructions(rows),
@@ -232,7 +238,7 @@ class Values(Tool):
             sums=("elements", "stored"),
             levels=_LEVELS,
             important=("elements", "zeros", "repeated"),
-            title="Objects by elements that were loaded and stored",
+            title="Objects by elements loaded and stored",
             shown=self.top,
             hidden=OBJECT_HIDDEN,
         )
@@ -275,7 +281,7 @@ class Values(Tool):
             sums=("elements", "stored"),
             levels=(*_LEVELS, "frequent_share"),
             important=("offset", "op", "elements", "frequent", "frequent_share", "redundant"),
-            title="Instructions by elements that they load or store",
+            title="Instructions by elements loaded and stored",
             shown=self.top,
             hidden=instruction_hidden(where)
             | {"stored", "narrow_int", "narrow_float", "operators"},
@@ -325,15 +331,15 @@ class Values(Tool):
                     what="all values of an object are zero",
                     evidence=f"{counted(count, 'element')} were loaded or stored{seen}, all of them"
                     " zero",
-                    remedy="leave out its allocation, its copies and the work on it",
+                    remedy="remove its allocation, its copies and the work on it",
                     gain=share, confidence=sure, **place,
                 )  # fmt: skip
             elif row["repeated"] * count >= count - 1:
                 yield Finding(
                     what="all values of an object are equal",
-                    evidence=f"{counted(count, 'element')} were loaded or stored{seen}, each equal"
-                    " to the one before",
-                    remedy="pass the value as an argument of the kernel, or use a constant",
+                    evidence=f"{counted(count, 'element')} were loaded or stored{seen}, each "
+                             "equal to the previous one",
+                    remedy="pass the value as a kernel argument, or use a constant",
                     gain=share, confidence=sure, **place,
                 )  # fmt: skip
             elif row["zeros"] >= self.zero:
@@ -345,9 +351,10 @@ class Values(Tool):
                 )  # fmt: skip
             elif narrow := _narrow(row, self.narrow):
                 yield Finding(
-                    what="a narrower type holds the values of an object",
-                    evidence=f"{formatted(row[narrow], 'share')} of {counted(count, 'element')}"
-                    f" have the same value as {_NARROW[narrow]} of half as many bytes",
+                    what="a narrower type can hold the values of an object",
+                    evidence=f"{formatted(row[narrow], 'share')} of "
+                             f"{counted(count, 'element')} keep their value as "
+                             f"{_NARROW[narrow]} of half the size",
                     remedy="store it in the narrower type",
                     gain=share / 2, confidence="low", **place,
                 )  # fmt: skip
@@ -363,9 +370,9 @@ class Values(Tool):
                 share = formatted(row["redundant"], "share")
                 stores = row["op"] == "store"
                 yield Finding(
-                    what="stores write what memory already has"
+                    what="stores write values that memory already holds"
                     if stores
-                    else "threads load values that they already have",
+                    else "threads load values that they already hold",
                     evidence=f"{share} of {counted(count, 'element')}",
                     remedy=at_line(
                         row,
@@ -400,13 +407,13 @@ _OF = "accesses to global memory"
 _LEVELS = ("zeros", "repeated", "narrow_int", "narrow_float", "redundant")
 _SHARE_UNITS: dict[str, Any] = dict.fromkeys(_LEVELS, "share")
 _LABELS = {
-    "repeated": "equal to the one before",
+    "repeated": "equal to the previous",
     "narrow_int": "narrower integer",
     "narrow_float": "narrower float",
 }
 _SUMMARY = {
     "zeros": "zero",
-    "repeated": "equal to the one before in their object",
+    "repeated": "equal to the previous in their object",
     "redundant": "redundant",
 }
 _NARROW = {"narrow_int": "an integer", "narrow_float": "a floating-point number"}
@@ -417,7 +424,7 @@ def _most_first(rows: NDArray[Any]) -> NDArray[Any]:
 
 
 def _shares(rows: NDArray[Any]) -> dict[str, Any]:
-    """Numbers of elements, and shares of those that have a pattern."""
+    """Numbers of elements, and shares of elements with a pattern."""
     found: dict[str, Any] = {name: rows[name] for name in ("elements", "stored")}
     return found | {name: rows[name] / np.maximum(rows["elements"], 1) for name in _LEVELS}
 
@@ -436,7 +443,7 @@ def _narrow(row: Mapping[str, Any], least: float) -> str | None:
 
 
 def _text(key: int) -> str:
-    """A value as an instruction has it: hexadecimal, and what it is as a floating-point number."""
+    """A value as an instruction has it: hexadecimal, and as a floating-point number."""
     short, fold = key & _LOW, key >> _FOLD & 3
     width = 1 << (key >> _WIDTH & 3)
     if fold == _HASH:

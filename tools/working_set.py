@@ -105,9 +105,7 @@ class WorkingSet(Tool):
 
     estimates = True
     top = option(10, help="rows of each table in the text report; the tables have all", minimum=1)
-    granularity = option(
-        "32B", kind="bytes", help="unit in which touched bytes are counted", minimum=1
-    )
+    granularity = option("32B", kind="bytes", help="granularity of touched bytes", minimum=1)
     untouched = option(
         "64MiB", kind="bytes", help="finding: minimum live memory that no launch touches"
     )
@@ -187,12 +185,12 @@ class WorkingSet(Tool):
         (largest,) = object_names(self.context, ids[sizes.argmax()][None])
         more = f" and {len(ids) - 1:,} more" if len(ids) > 1 else ""
         yield Finding(
-            what="memory is live that no launch touches",
+            what="live memory is never touched by a launch",
             where=f"{largest}{more}",
             evidence=f"{formatted(bytes, 'bytes')} of {formatted(self.most.bytes, 'bytes')} "
             " live at the launch with the most live memory; copies are not considered",
-            remedy="find where and when it is allocated: pasta-preload -t memory_timeline -t"
-            " tensors -- PROGRAM; then allocate it later, or free it earlier",
+            remedy="find where and when it is allocated: pasta-preload -t memory_timeline -t "
+            "tensors -- PROGRAM; then allocate it later or free it earlier",
             gain=bytes / self.most.bytes,
             of="live memory",
             confidence="low",
@@ -235,7 +233,7 @@ class WorkingSet(Tool):
         return np.asarray(self.context.objects.rows["layer"][objects] != TENSOR)
 
     def _statistics_of(self, launches: NDArray[Any], name: str) -> dict[str, int | None]:
-        """Statistics of a measure; of those of probed launches as many as each stands for."""
+        """Statistics of a measure; probed launches are weighted by the launches they stand for."""
         values = _known_values(launches, name)
         if name not in _PROBED_MEASURES:
             return _statistics(values, np.ones(len(values), np.int64))
@@ -393,7 +391,7 @@ class WorkingSet(Tool):
                 **_MEASURES,
                 "objects": "objects touched",
                 "share": "working set of what is live",
-                "unknown": "accesses to no known object",
+                "unknown": "accesses outside known objects",
             },
             keys=("kernel",),
             sums=("working_set", "objects", "unknown"),
@@ -421,10 +419,10 @@ class WorkingSet(Tool):
 
     def _summary(self, launches: NDArray[Any]) -> str:
         if not len(launches):
-            return "no kernel was launched"
+            return "no kernels were launched"
         launches = launches[launches["probed"]]
         if not len(launches):
-            return "no working set is known"
+            return "the working set is unknown"
         at = int(launches["working_set"].argmax())
         largest = launches[at]
         (name,) = kernel_names(self.context, launches["kernel"][at : at + 1])
@@ -444,7 +442,7 @@ class WorkingSet(Tool):
             parts.append("others may touch more")
         unknown = int(launches["unknown"].sum())
         if unknown:
-            parts.append(f"{counted(unknown, 'access')} to no known object not included")
+            parts.append(f"{counted(unknown, 'access')} outside known objects not included")
         return "; ".join(parts)
 
 

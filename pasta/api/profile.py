@@ -68,8 +68,8 @@ class profile:
     def __enter__(self) -> Run:
         if not _active.acquire(blocking=False):
             raise RunError(
-                "another block is being profiled, and blocks do not nest",
-                remedy="end it first; it covers all threads",
+                "another block is being profiled, and blocks cannot be nested",
+                remedy="end it first; a block covers all threads",
             )
         try:
             with ExitStack() as undo:
@@ -92,7 +92,7 @@ class profile:
         ring = host.ring()
         if host.library.is_read():
             raise RunError(
-                "pasta attach profiles this process", remedy=f"pasta attach --detach {host.pid}"
+                "pasta attach is profiling this process", remedy=f"pasta attach --detach {host.pid}"
             )
         reader = host.started_reader(ring)
         wanted = Wanted.by(self._tools)
@@ -222,7 +222,7 @@ def _check_place(config: Config) -> None:
         check_output(config.out, force=config.force)
     except ConfigError as error:
         raise ConfigError(
-            error.message, remedy='name another one in out=, or set {"run.force": True}'
+            error.message, remedy='use another directory in out=, or set {"run.force": True}'
         ) from None
 
 
@@ -252,7 +252,7 @@ def _warn_of_gpus() -> None:
     modules = [(each, sys.modules.get(each.module)) for each in FRAMEWORKS.known()]
     if not _warned and any(each.uses_accelerator(module) for each, module in modules if module):
         _warned.append(True)
-        _warn(f"kernels and copies of GPUs are not followed: {PRELOAD}")
+        _warn(f"GPU kernels and copies are not followed: {PRELOAD}")
 
 
 # ---- the process -------------------------------------------------------------------------------

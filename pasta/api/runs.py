@@ -97,7 +97,7 @@ class Tables(Displayed):
 
     @abstractmethod
     def arrow(self, tool: str, name: str | None = None) -> pa.Table:
-        """A table as pyarrow's. Units and labels are in the metadata of the fields.
+        """A table as a pyarrow table. Units and labels are in the metadata of the fields.
 
         Raises RunError if the tool or table does not exist.
         """
@@ -117,7 +117,7 @@ class Tables(Displayed):
         except ImportError:
             raise _not_installed("polars", "arrow") from None
         found = polars.from_arrow(self.arrow(tool, name))
-        assert isinstance(found, polars.DataFrame)  # from_arrow gives a Series for a column
+        assert isinstance(found, polars.DataFrame)  # from_arrow returns a Series for a column
         return found
 
     def __getitem__(self, key: str | tuple[str, str]) -> pandas.DataFrame:
@@ -132,7 +132,7 @@ class Run(Tables):
     """A run directory, as `pasta.load` and `pasta.profile` return it.
 
     Tables have the name of their tool, and a table name if the tool has several; without one, the
-    main table is used. `str` gives the text report; a notebook shows HTML.
+    main table is used. `str` returns the text report; a notebook shows HTML.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, pending: str | None = None) -> None:
@@ -188,7 +188,7 @@ class Run(Tables):
         return read_summary(self._directory().results, tool)
 
     def arrow(self, tool: str, name: str | None = None) -> pa.Table:
-        """A table as pyarrow's. Raises RunError if the tool or table does not exist."""
+        """A table as a pyarrow table. Raises RunError if the tool or table does not exist."""
         from pasta.run.results import read_table
 
         return read_table(self._directory().results, tool, self._name(tool, name))
@@ -206,7 +206,7 @@ class Run(Tables):
         return counts(self._directory().events)
 
     def events(self, kind: str, columns: Sequence[str] | None = None) -> pa.Table:
-        """Recorded events of a kind in order, as pyarrow's table: all columns, or these.
+        """Recorded events of a kind in order, as a pyarrow table: all columns, or these.
 
         Raises RunError if the kind or a column does not exist.
         """
@@ -272,7 +272,7 @@ class Run(Tables):
             if failure:
                 raise RunError(f"tool {tool} was disabled: {failure}")
             known = f"there are {', '.join(tables)}" if tables else "there are none"
-            raise RunError(f"{self.path}: no results of a tool {tool!r}", remedy=known)
+            raise RunError(f"{self.path}: no results of the tool {tool!r}", remedy=known)
         return tables[tool]
 
     def _name(self, tool: str, name: str | None) -> str:
@@ -305,7 +305,7 @@ class Run(Tables):
 
 
 class Diff(Tables):
-    """Two runs compared, as `Run.diff` returns them. `str` gives the text of `pasta diff`.
+    """Two runs compared, as `Run.diff` returns them. `str` returns the text of `pasta diff`.
 
     A table has its key columns, the column `run` ("both", "before" or "after"), and for each
     compared column COLUMN_before, _after, _difference and _ratio.
@@ -324,7 +324,7 @@ class Diff(Tables):
         return self._comparison.tables
 
     def arrow(self, tool: str, name: str | None = None) -> pa.Table:
-        """A compared table as pyarrow's. Raises RunError if a run lacks it."""
+        """A compared table as a pyarrow table. Raises RunError if a run does not have it."""
         from pasta.run.diff import require
 
         return self._comparison.table(tool, require(self._comparison, tool, name)).to_arrow()
@@ -355,7 +355,7 @@ class Runs(Tables):
     """The runs of a root, as `pasta.load` returns them for a directory of runs.
 
     Tables contain the rows of all runs, after the columns `rank` and `run` (the name of the run's
-    directory). `str` gives the report of the ranks side by side.
+    directory). `str` returns the report of the ranks side by side.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -391,7 +391,7 @@ class Runs(Tables):
         return {tool: list(names) for tool, names in sorted(found.items())}
 
     def arrow(self, tool: str, name: str | None = None) -> pa.Table:
-        """A table's rows of all runs that have it, run by run, as pyarrow's.
+        """The rows of a table in all runs that have it, run by run, as a pyarrow table.
 
         Raises RunError if no run has it, or it cannot be read or joined.
         """
@@ -403,7 +403,7 @@ class Runs(Tables):
         if names is None:
             known = ", ".join(self.tables()) or "none"
             raise RunError(
-                f"{self.path}: no results of a tool {tool!r}", remedy=f"there are {known}"
+                f"{self.path}: no results of the tool {tool!r}", remedy=f"there are {known}"
             )
         chosen = _chosen(self.path, tool, names, name)
         places = (
@@ -457,5 +457,5 @@ def _chosen(path: Path, tool: str, names: list[str], name: str | None) -> str:
 def _not_installed(package: str, instead: str) -> MissingDependency:
     return MissingDependency(
         f"{package} is not installed",
-        remedy=f"pip install {package}, or use run.{instead}(…), which needs none",
+        remedy=f"pip install {package}, or use run.{instead}(…), which does not need it",
     )

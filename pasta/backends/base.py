@@ -46,7 +46,7 @@ PCIE_LANE = {1: 250, 2: 500, 3: 985, 4: 1969, 5: 3938, 6: 7563}
 
 
 class Sample(NamedTuple):
-    """State of a device; None where the device, its driver or the permissions do not give it.
+    """State of a device; None where the device, driver or permissions do not provide it.
 
     The fields are those of the event device_sample (docs/events.md).
     """
@@ -70,7 +70,7 @@ class Sample(NamedTuple):
 
 
 class DeviceCounter(NamedTuple):
-    """A hardware counter, by the name that the backend's setting takes; `text`: what it counts."""
+    """A hardware counter, by its name in the backend's setting; `text`: what it counts."""
 
     name: str
     text: str = ""
@@ -135,7 +135,7 @@ class Backend(Extension):
         (pasta/capabilities.py)."""
 
     def leave_to_times(self, config: Sections) -> None:
-        """Clears settings of what the pass with device times records and one with probes cannot."""
+        """Clears settings of data that only the pass with device times can record."""
 
     def adapt_times(self, config: Sections, wanted: Collection[str]) -> None:
         """Has the pass with device times record what one with probes cannot, and tools that run in

@@ -42,7 +42,9 @@ def run(options: argparse.Namespace) -> int:
     root = Root.open(options.directory)
     out = options.output or Path(f"{root.path.resolve().name}-analysis")
     if out.resolve() == root.path.resolve():
-        raise ConfigError(f"{out} is the root to analyse", remedy="name another one with -o DIR")
+        raise ConfigError(
+            f"{out} is the root to analyse", remedy="use another directory with -o DIR"
+        )
     runs = len(root.runs)
     with display_progress(f"analysing {counted(runs, 'run')}", quiet=options.quiet):
         problems = analyze(

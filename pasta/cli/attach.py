@@ -18,13 +18,13 @@ def prepare(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("pid", type=int, metavar="PID", help="process id of the program")
     add("--detach", action="store_true",
-        help="end the profile of another pasta attach, and wait for its run")
+        help="end the profile of another pasta attach, and wait until its run is written")
     add_selection(parser, usual="those of the program's framework")
     add("--duration", metavar="TIME", help="end the profile after this time: 30s, 10min")
     add("-o", "--output", metavar="DIR",
         help="run directory; %%n program, %%p pid, … (default: pasta-out/%%n-%%p)")
     add("-f", "--force-overwrite", action="store_true", help="replace an existing run directory")
-    add("-q", "--quiet", action="store_true", help="print nothing but errors")
+    add("-q", "--quiet", action="store_true", help="print only errors")
     # fmt: on
 
 
@@ -43,7 +43,10 @@ def run(options: argparse.Namespace) -> int:
         signal.signal(number, signal.default_int_handler)
     say = _quiet if options.quiet else print_failure
     with attach.Attachment(examine(options.pid), config, say) as attached:
-        say(f"{attached.program}: {', '.join(config.tools)}; Ctrl-C ends the profile only")
+        say(
+            f"{attached.program}: {', '.join(config.tools)}; Ctrl-C ends the profile, not the "
+            "program"
+        )
         for line in attached.unseen:
             say(line)
         attached.follow()

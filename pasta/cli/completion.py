@@ -29,7 +29,7 @@ _KINDS = {
     "KEY=VALUE": "settings",
     "DEMO": "demos",
 }
-#: Lists of which several words are given, separated by commas, or a file.
+#: Lists that take several words separated by commas, or a file.
 SEVERAL = ("tools", "presets")
 _WORDS = re.compile(r"[a-z0-9]+(\|[a-z0-9]+)+")  # on|off
 

@@ -18,7 +18,9 @@ def prepare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "name", nargs="?", metavar="DEMO", help="name of the program (default: list all)"
     )
-    parser.add_argument("--path", action="store_true", help="print its path instead of running it")
+    parser.add_argument(
+        "--path", action="store_true", help="print the path of the program instead of running it"
+    )
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="arguments of the program")
 
 
@@ -34,7 +36,7 @@ def run(options: argparse.Namespace) -> int:
         print("\n".join(names))
         return 0
     if options.name not in names:
-        raise PastaError(f"no demo {shown(options.name)}", remedy=suggest(options.name, names))
+        raise PastaError(f"unknown demo {shown(options.name)}", remedy=suggest(options.name, names))
     program = paths.DEMOS / options.name
     if options.path or options.arguments == ["--path"]:
         print(program)

@@ -29,17 +29,20 @@ def prepare(parser: argparse.ArgumentParser) -> None:
     add("before", type=Path, metavar="BEFORE", help="a run directory")
     add("after", type=Path, metavar="AFTER", help="the run directory to compare with it")
     add("-t", "--tool", action="append", default=[], metavar="TOOL[.TABLE]",
-        help="only this tool or table (repeatable; default: tables that reports show)")
+        help="compare only this tool or table (repeatable; default: tables that reports show)")
     add("--column", action="append", default=[], metavar="COLUMN",
-        help="only this column (repeatable)")
+        help="compare only this column (repeatable)")
     add("-n", "--rows", type=count, default=None, metavar="N", help="rows of each table")
     add_width(parser)
-    add("--json", metavar="FILE|-", help="write everything as JSON too; -: to stdout, instead")
+    add("--json", metavar="FILE|-", help="also write everything as JSON; -: to stdout instead "
+                                         "of text")
     add("--markdown", metavar="FILE|-",
-        help="write Markdown too, for a pull request; -: to stdout, instead")
-    add("--html", metavar="FILE|-", help="write a page with pictures too; -: to stdout, instead")
+        help="also write Markdown, for a pull request; -: to stdout instead of text")
+    add("--html", metavar="FILE|-", help="also write an HTML page with figures; -: to stdout "
+                                         "instead of text")
     add("--fail-on", action="append", default=[], metavar="THRESHOLD",
-        help="exit with 1 beyond it: 'bytes>+5%%', 'kernel_freq.launches[gemm]>+0' (repeatable)")
+        help="exit with 1 if exceeded: 'bytes>+5%%', 'kernel_freq.launches[gemm]>+0' "
+             "(repeatable)")
     # fmt: on
 
 
@@ -91,8 +94,8 @@ def _chosen(comparison: Comparison, tools: list[str], columns: list[str]) -> lis
         if not any(column in comparison.compared(*each) for each in chosen):
             known = dict.fromkeys(name for each in chosen for name in comparison.compared(*each))
             raise ConfigError(
-                f"--column {column}: nothing of that name is compared",
-                remedy=f"there are {', '.join(known)}",
+                f"--column {column}: no compared column has this name",
+                remedy=f"columns: {', '.join(known)}",
             )
     return chosen
 

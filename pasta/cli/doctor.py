@@ -1,4 +1,4 @@
-"""`pasta doctor`: checks this machine and installation, with a remedy for what is missing."""
+"""`pasta doctor`: checks this machine and installation, with a remedy for each problem."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from pasta.extensions import BAD, GOOD, NOTE, Check, built_check
 from pasta.processors.architecture import is_bandwidth
 from pasta.version import VERSION
 
-#: Version of the JSON document; it increases when a key changes its meaning or goes.
+#: Version of the JSON document; it increases when a key changes its meaning or is removed.
 _SCHEMA = 1
 _STYLES = {GOOD: "green", NOTE: "yellow", BAD: "red"}
 
@@ -41,11 +41,14 @@ def prepare(parser: argparse.ArgumentParser) -> None:
     output.add_argument(
         "--roofs",
         action="store_true",
-        help="only measure the roofs of devices, again, and print them",
+        help="measure the roofs of devices again, print them and exit",
     )
     output.add_argument("--json", action="store_true", help="print the checks as JSON")
     parser.add_argument(
-        "--chip", metavar="NAME", default="", help="with --counters: of this chip, such as GH100"
+        "--chip",
+        metavar="NAME",
+        default="",
+        help="with --counters: counters of this chip, such as GH100",
     )
 
 
@@ -110,7 +113,7 @@ def _python() -> Iterator[Check]:
         yield Check(
             "libpython",
             NOTE,
-            "only a static Python: C programs are analysed by a collector process",
+            "no shared libpython: C programs are analysed by a collector process",
             "optional: a Python built with --enable-shared (Debian: apt install libpython3-dev)",
         )
     for name in ("cffi", "jinja2", "numpy", "numba", "pyarrow", "rich"):
@@ -127,7 +130,11 @@ def _native() -> Iterator[Check]:
 
 #: Libraries that `--call-paths` loads: name, without it, packages that have it.
 _CALL_PATHS = (
-    ("libunwind-x86_64.so.8", "call paths need frame pointers", ("libunwind8", "libunwind")),
+    (
+        "libunwind-x86_64.so.8",
+        "call paths follow frame pointers only",
+        ("libunwind8", "libunwind"),
+    ),
     ("libdw.so.1", "call paths have no source lines", ("libdw1", "elfutils-libs")),
 )
 
@@ -158,7 +165,7 @@ def _google_pasta() -> Iterator[Check]:
         yield Check(
             "google-pasta",
             BAD,
-            f"{found.name} is in this environment and has a package `pasta` too",
+            f"{found.name} is in this environment and also has a package `pasta`",
             "install PASTA in a separate environment: pipx install pasta-profiler",
         )
 
@@ -166,7 +173,12 @@ def _google_pasta() -> Iterator[Check]:
 def _shared_memory() -> Iterator[Check]:
     place = Path("/dev/shm")
     if not os.access(place, os.W_OK):
-        yield Check("shared memory", NOTE, f"{place} is not writable", "rings go to TMPDIR or /tmp")
+        yield Check(
+            "shared memory",
+            NOTE,
+            f"{place} is not writable",
+            "event rings go to TMPDIR or /tmp",
+        )
         return
     free = shutil.disk_usage(place).free
     state = GOOD if free >= 512 << 20 else NOTE
@@ -216,7 +228,7 @@ def _extensions() -> Iterator[Check]:
     for each in extensions():
         yield from each.checks()
     for name, why in BACKENDS.failures.items():
-        yield Check(f"backend {name}", BAD, why, "mend its package, or uninstall it")
+        yield Check(f"backend {name}", BAD, why, "repair the package, or uninstall it")
 
 
 def _list_counters(chip: str = "") -> int:
@@ -253,7 +265,7 @@ def _print_roofs() -> int:
         if device.why:
             _say(f"{device.name}: not measured: {device.why}")
     if not every:
-        _say("no device whose roofs can be measured: see pasta doctor")
+        _say("no device with measurable roofs: see pasta doctor")
     return int(not any(device.rates for device in every))
 
 

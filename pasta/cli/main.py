@@ -13,19 +13,19 @@ from pasta.version import VERSION
 
 #: Verb -> module in pasta.cli, and its description.
 VERBS: dict[str, tuple[str, str]] = {
-    "attach": ("attach", "profile a Python program that runs already"),
+    "attach": ("attach", "profile a running Python program"),
     "report": ("report", "print the report of a run directory, or of the ranks of a job"),
     "replay": ("replay", "run tools on the events of a run directory"),
     "analyze": ("analyze", "run tools on the events of all runs of a root, in parallel"),
     "diff": ("diff", "compare two run directories"),
-    "merge": ("merge", "make one run directory of the runs of all ranks"),
+    "merge": ("merge", "merge the run directories of all ranks into one"),
     "tools": ("tools", "list tools, presets and settings"),
-    "prepare": ("prepare", "compile what tools need before their first run"),
+    "prepare": ("prepare", "compile what tools need, ahead of the first run"),
     "doctor": ("doctor", "check this machine and installation"),
     "new-tool": ("new_tool", "write a new tool with its preset and test"),
     "demo": ("demo", "run a demonstration program of the reference accelerator"),
-    "recover": ("recover", "finish runs that a killed launcher left behind"),
-    "completion": ("completion", "print the completion of a shell: bash, zsh or fish"),
+    "recover": ("recover", "finish the runs of a killed launcher"),
+    "completion": ("completion", "print shell completion for bash, zsh or fish"),
 }
 
 
@@ -73,7 +73,7 @@ def parse(given: list[str]) -> argparse.Namespace:
         parser.print_help(sys.stderr)
         parser.exit(USAGE)
     if named is not None and named not in VERBS:
-        parser.exit(USAGE, f"pasta: no verb {shown(named)}: {suggest(named, VERBS)}\n")
+        parser.exit(USAGE, f"pasta: unknown verb {shown(named)}: {suggest(named, VERBS)}\n")
     options, left = parser.parse_known_args(given)
     if left:
         chosen.unknown(left)

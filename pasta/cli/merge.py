@@ -34,7 +34,7 @@ def run(options: argparse.Namespace) -> int:
     """Merges the runs of a root, or joins two passes; the exit status. Raises PastaError."""
     if (options.directory is None) == (options.passes is None):
         raise ConfigError(
-            "one thing is merged at a time",
+            "give either a root or --passes",
             remedy="pasta merge ROOT for ranks, or pasta merge --passes A B for two passes",
         )
     private.set_umask()
@@ -48,7 +48,9 @@ def _merge(options: argparse.Namespace) -> int:
     root = Root.open(options.directory)
     out = options.output or Path(f"{root.path.resolve().name}-merged")
     if root.path.resolve() in (out.resolve(), out.resolve().parent):
-        raise ConfigError(f"{out} is in the root to merge", remedy="name another place with -o DIR")
+        raise ConfigError(
+            f"{out} is inside the root to merge", remedy="use another directory with -o DIR"
+        )
     check_place(out, force=options.force_overwrite)
     with display_progress(f"merging {counted(len(root.runs), 'run')}"):
         done = merge(root, out, finish=write_text_report, force=options.force_overwrite)
@@ -68,7 +70,9 @@ def _join(options: argparse.Namespace) -> int:
     out = options.output or Path(f"{one.path.resolve().name}-joined")
     for path in (one.path.resolve(), other.path.resolve()):
         if path == out.resolve() or path in out.resolve().parents:
-            raise ConfigError(f"{out} is in a run to join", remedy="name another place with -o DIR")
+            raise ConfigError(
+                f"{out} is inside a run to join", remedy="use another directory with -o DIR"
+            )
     check_place(out, force=options.force_overwrite)
     with display_progress("joining two passes"):
         done = join_as(

@@ -12,7 +12,7 @@ def prepare(parser: argparse.ArgumentParser) -> None:
     """Adds the verb's arguments to its parser."""
     parser.add_argument("name", help="name of the tool, in snake_case")
     parser.add_argument("-o", "--output", type=Path, default=Path(), metavar="DIR",
-                        help="where to write it (default: here)")  # fmt: skip
+                        help="directory to write to (default: here)")  # fmt: skip
 
 
 def run(options: argparse.Namespace) -> int:

@@ -22,13 +22,15 @@ _MIN_WIDTH = 20  # columns
 
 def add_width(parser: argparse.ArgumentParser) -> None:
     """Adds the option --width."""
-    help = "columns of the text (default: the terminal's; a pipe or file gets full width)"
+    help = "width of the text in columns (default: the terminal's; full width for a pipe or file)"
     parser.add_argument("--width", type=_width, metavar="N", help=help)
 
 
 def _width(text: str) -> int:
     if not text.isdecimal() or len(text) > 6 or int(text) < _MIN_WIDTH:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a width of {_MIN_WIDTH} or more columns")
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a width of at least {_MIN_WIDTH} columns"
+        )
     return int(text)
 
 

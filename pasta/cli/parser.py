@@ -29,7 +29,7 @@ class Parser(argparse.ArgumentParser):
         """Exits with an error for unrecognized arguments."""
         wrong = next((each for each in arguments if each.startswith("-")), arguments[0])
         if not wrong.startswith("-"):
-            self.error(f"{wrong!r} is one argument too many")
+            self.error(f"unexpected argument {wrong!r}")
         from difflib import get_close_matches
 
         name = wrong.partition("=")[0]

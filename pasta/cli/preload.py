@@ -71,10 +71,10 @@ def parser() -> Parser:
     # fmt: off
     add = result.add_argument
     add("--record", action="store_true",
-        help="keep everything that pasta replay needs: events and module images")
+        help="record everything that pasta replay needs: events and module images")
     add("--record-accesses", action="store_true",
-        help="also keep every access, for tools with probes")
-    add("-q", "--quiet", action="store_true", help="print nothing but errors")
+        help="also record every access, for tools with probes")
+    add("-q", "--quiet", action="store_true", help="print only errors")
     add("-v", "--verbose", action="store_true", help="also print PASTA's own log")
     add("--version", action="version", version=f"pasta-profiler {VERSION}")
     add("command", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
@@ -115,7 +115,7 @@ def _options_of_environment() -> list[str]:
 def configure(arguments: argparse.Namespace) -> tuple[Config, list[Tool]]:
     """The configuration and the tools that a command line selects. Raises PastaError."""
     if arguments.root and arguments.out:
-        raise ConfigError("--root and -o both name the output", remedy="give one of them")
+        raise ConfigError("--root and -o both name the output", remedy="use only one of them")
     config = selected(arguments)
     if arguments.record_accesses:
         config.add_tools([_RECORDER])
@@ -145,11 +145,11 @@ def _checked(config: Config) -> list[Tool]:
             remedy="leave run.events on",
         )
     if config.rotate and not config.max_size:
-        raise ConfigError("run.rotate needs a size", remedy="give one with --max-size 2GiB")
+        raise ConfigError("run.rotate requires a size", remedy="set one with --max-size 2GiB")
     for section in config.sections():
         section.check()
     if config.host_rate:
-        config.collector = True  # otherwise many samples are of PASTA's own Python
+        config.collector = True  # otherwise many samples are in PASTA's own Python
     if config.max_size or config.live:
         # otherwise events stay on disk uncompressed, and uncounted, until the program ends
         config.collector = True
@@ -170,7 +170,10 @@ def _check_place(config: Config) -> None:
     if config.root:
         if config.force:
             raise ConfigError(
-                f"{config.root}: runs in a root are not replaced, others may be writing there",
+                (
+                    f"{config.root}: runs in a root are not replaced, because others may be "
+                    "writing there"
+                ),
                 remedy="remove it first, or name a new one",
             )
         check_root(config.root, "--root")
@@ -199,8 +202,9 @@ def _prepared(
     *,
     probes: bool = True,
 ) -> Session:
-    """A session with what the target needs before it starts; `wanted`: the framework data of more
-    than these tools; `probes`: whether the probes of tools run. Raises PastaError."""
+    """A session with what the target needs before it starts; `wanted`: framework
+    data that others than these tools require; `probes`: whether the probes of tools run. Raises
+    PastaError."""
     wanted = wanted or Wanted.by(tools)
     if config.operator or config.module:
         wanted = wanted._replace(operators=True)
@@ -230,8 +234,8 @@ def adapt_backends(config: Config, tools: list[Tool]) -> bool:
         backend.adapt(config, wanted)
         if backend.requires_selection(config) and not any(getattr(config, n) for n in _SELECTING):
             raise ConfigError(
-                f"{backend.name}: samples by launch run one kernel at a time, and all launches are"
-                " selected",
+                f"{backend.name}: sampling by launch runs one kernel at a time, and all "
+                "launches are selected",
                 remedy="select some: -k, --launch-count, --range, or probes.window",
             )
     return PC_SAMPLES in wanted
@@ -270,8 +274,8 @@ def _prepare_backends(session: Session, program: str) -> None:
 
 
 _STILL_RUNNING = (
-    "process is still running; its run is written when it ends",
-    "processes are still running; their runs are written when they end",
+    "process is still running; its run is written when it exits",
+    "processes are still running; their runs are written when they exit",
 )
 
 
@@ -306,7 +310,7 @@ def _explain_no_run(session: Session, verbosity: int) -> None:
     for backend in session.config.backends():
         why = backend.nothing_recorded(session.document["backends"][backend.name])
         if why:
-            say(f"nothing was recorded: --backend {chosen}, and {why}; see pasta doctor")
+            say(f"nothing was recorded: --backend {chosen}, but {why}; see pasta doctor")
 
 
 def _original_environment() -> dict[str, str]:
@@ -419,7 +423,7 @@ def _run_passes(config: Config, tools: list[Tool], program: _Program) -> int:
     planned = two.split(config, tools, whole)
     talk = _quiet if program.verbosity < 0 else say
     if not planned:
-        talk("all tools fit one pass: the program runs once")
+        talk("all tools fit into one pass: the program runs once")
         return _run_once(config, tools, program)
     input, signals = two.Input(), two.SignalState()
     former, waiting = two.Former(), []
@@ -466,11 +470,11 @@ def _why_first_only(status: int, launcher: Launcher, runs: list[Path]) -> str:
     from pasta.runtime.passes import was_ended
 
     if os.WIFSIGNALED(status):
-        return f"the second pass does not run: {Ended('signal', os.WTERMSIG(status))} in the first"
+        return f"the second pass does not run: the first was {Ended('signal', os.WTERMSIG(status))}"
     if status:
         return f"the second pass does not run: the first exited with {os.WEXITSTATUS(status)}"
     if was_ended(launcher.received):
-        return "the second pass does not run: a signal asked for the end during the first"
+        return "the second pass does not run: a signal ended the first"
     return "" if runs else "the second pass does not run: nothing was recorded in the first"
 
 

@@ -40,10 +40,10 @@ def run(options: argparse.Namespace) -> int:
         probes = compile_probes(configs, architectures)
     if missing and not store.is_writable():
         raise ConfigError(
-            "compiled code cannot be kept", remedy="set XDG_CACHE_HOME to a writable directory"
+            "compiled code cannot be stored", remedy="set XDG_CACHE_HOME to a writable directory"
         )
     print(f"{counted(missing, 'function')} compiled for {store.level()}, "
-          f"{counted(len(functions) - missing, 'function')} were in the cache")  # fmt: skip
+          f"{counted(len(functions) - missing, 'function')} already in the cache")  # fmt: skip
     what = f"{counted(probes, 'selection')} of tools" if probes else "no device here (see --arch)"
     print(f"probes for devices: {what}")
     return 0
@@ -52,5 +52,7 @@ def run(options: argparse.Namespace) -> int:
 def _architecture(text: str) -> int:
     found = re.fullmatch(r"(?:sm_)?(\d{2,3})", text)
     if not found:
-        raise ConfigError(f"--arch {shown(text)} is no architecture", remedy="give one as 90")
+        raise ConfigError(
+            f"--arch {shown(text)} is not an architecture", remedy="use a number such as 90"
+        )
     return int(found[1])

@@ -71,7 +71,7 @@ def run(options: argparse.Namespace) -> int:
             print(f"ignored {error}")
             continue
         if session is None:
-            print(f"{path}: left alone, its launcher or another pasta recover still runs")
+            print(f"{path}: left alone, its launcher or another pasta recover is still running")
             continue
         try:
             status |= _discarded(session) if options.discard else _recovered(session)
@@ -116,7 +116,7 @@ def _use_of_ring(session: Session, ring: Path) -> str:
         return ""
     with open(private.open_file(ring), "rb") as file:
         if not private.lock(file.fileno()):
-            return "a collector still writes its run"
+            return "a collector is still writing its run"
     if read_ended(ring) is not None:
         return ""
     used = private.is_open_elsewhere(ring)
@@ -124,25 +124,29 @@ def _use_of_ring(session: Session, ring: Path) -> str:
         used = _pid(ring) in _living(session) if _is_here(session) else None
     if used is None:
         return _ELSEWHERE
-    return f"its program (process {_pid(ring)}) still runs" if used else ""
+    return f"its program (process {_pid(ring)}) is still running" if used else ""
 
 
 def _use_of_session(session: Session) -> str:
     document = session.document
     launcher = ProcessIdentity(**document["launcher"])
     if _is_here(session) and launcher.lives():
-        return f"process {launcher.pid}, which made it, still runs"
+        return f"the process {launcher.pid} that created it is still running"
     table = session.directory / "processes"
     used = private.is_open_elsewhere(table) if table.exists() else False
     if not _is_here(session):
-        return _ELSEWHERE if used is None else "a process of it still runs" if used else ""
+        return (
+            _ELSEWHERE if used is None else "one of its processes is still running" if used else ""
+        )
     living = _living(session)
     if used or living:
-        return f"processes of it still run ({', '.join(map(str, sorted(living))) or 'unknown'})"
+        return (
+            f"its processes are still running ({', '.join(map(str, sorted(living))) or 'unknown'})"
+        )
     return ""
 
 
-_ELSEWHERE = "whether its processes still run cannot be seen from this PID namespace"
+_ELSEWHERE = "its processes are not visible from this PID namespace"
 
 
 def _is_here(session: Session) -> bool:
@@ -196,7 +200,7 @@ def _recovered(session: Session) -> int:
         print(outcome.problem or f"process {outcome.pid}: {outcome.directory}")
     damaged = [ring for ring in taken if ring.name not in launcher.rings and not _is_empty(ring)]
     for ring in damaged:
-        print(f"{ring}: kept, it is damaged or of another version of PASTA")
+        print(f"{ring}: kept, damaged or from another version of PASTA")
     for ring, reason in use.rings.items():
         if reason:
             print(f"{ring}: left alone, {reason}")
@@ -213,7 +217,7 @@ def _remove_incomplete(session: Session) -> int:
     """Removes a session whose launcher was killed while creating it, if it has no rings."""
     rings = session.directory / "rings"
     if rings.exists() and any(rings.iterdir()):
-        print(f"{session.directory}: kept, its session.json is missing")
+        print(f"{session.directory}: kept, session.json is missing")
         return 1
     session.remove()
     return 0

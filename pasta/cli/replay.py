@@ -33,7 +33,7 @@ def run(options: argparse.Namespace) -> int:
     recorded = RunDirectory.open(options.directory)
     out = options.output or Path(f"{recorded.path.resolve().name}-replay")
     if out.resolve() == recorded.path.resolve():
-        raise ConfigError(f"{out} is the run to replay", remedy="name another one with -o DIR")
+        raise ConfigError(f"{out} is the run to replay", remedy="use another directory with -o DIR")
     with display_progress(f"replaying {recorded.path}", quiet=options.quiet):
         done = Replay(recorded, selected(options)).write(out, force=options.force_overwrite)
     if options.quiet:

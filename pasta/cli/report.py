@@ -31,13 +31,15 @@ def prepare(parser: argparse.ArgumentParser) -> None:
     # fmt: off
     add = parser.add_argument
     add("directory", nargs="?", type=Path, metavar="DIR",
-        help="a run directory or a root (default: the latest run of pasta-out or the current one)")
+        help="a run directory or a root (default: the latest run in pasta-out or the current"
+             " directory)")
     add("-n", "--rows", type=count, metavar="N", help="rows of each table of the text report")
     add_width(parser)
     add("--rank", type=int, metavar="N", help="report one rank of a root")
     add("--serve", action="store_true",
         help="serve the HTML report on this machine, with all rows and events, until Ctrl-C")
-    add("--no-source", action="store_true", help="HTML without lines of the program's source")
+    add("--no-source", action="store_true",
+        help="omit lines of the program's source from the HTML report")
     for each in exports():
         optional: dict[str, Any] = {} if each.default is None else {"nargs": "?", "const": _DEFAULT}
         add(f"--{each.name}", metavar=each.metavar, help=each.help, **optional)
@@ -63,8 +65,8 @@ def _of_rank(root: Root, rank: int | None) -> RunDirectory:
     """The run of a rank's first process. Raises ConfigError without a rank."""
     if rank is None:
         raise ConfigError(
-            f"{root.path} has several runs, and an export takes one",
-            remedy="name one with --rank N, or merge them: pasta merge",
+            f"{root.path} has several runs, and an export covers one",
+            remedy="select one with --rank N, or merge them: pasta merge",
         )
     return root.of_rank(rank)[0].directory
 
@@ -96,13 +98,15 @@ def run(options: argparse.Namespace) -> int:
         sys.stderr.write(f"pasta: the latest run here: {directory}\n")
     asked = [each for each in formats if getattr(options, each.option) is not None]
     if options.serve and asked:
-        raise ConfigError(f"--serve and --{asked[0].name} exclude each other", remedy="give one")
+        raise ConfigError(
+            f"--serve and --{asked[0].name} exclude each other", remedy="use only one of them"
+        )
     if options.weight and not any(each.weighted for each in asked):
         weighted = " and ".join(f"--{each.name}" for each in formats if each.weighted)
-        raise ConfigError(f"--weight applies to {weighted}", remedy="give one")
+        raise ConfigError(f"--weight applies to {weighted}", remedy="add one of them")
     if not is_root(directory):
         if options.rank is not None:
-            raise RunError(f"{directory}: --rank is for a directory of runs")
+            raise RunError(f"{directory}: --rank applies to a directory of runs only")
         recorded = RunDirectory.open(directory)
     elif not asked and not options.serve:
         return _print_root(Root.open(directory), options)
@@ -155,7 +159,7 @@ def _export(export: Export, request: Request) -> bool:
     except PastaError as error:
         print_failure(f"--{name}: {error}")
     except Exception as error:
-        print_failure(f"--{name}: {target} cannot be made ({type(error).__name__}: {error})")
+        print_failure(f"--{name}: {target} cannot be written ({type(error).__name__}: {error})")
     else:
         if target != "-":
             print(f"{name}: {written}")

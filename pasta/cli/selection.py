@@ -26,9 +26,9 @@ def add_selection(parser: argparse.ArgumentParser, usual: str = _DEFAULT_TOOL) -
     add("-c", "--config", action="append", default=[], metavar="PRESET|FILE",
         help="presets by name, or TOML files (repeatable; later ones win)")
     add("--set", action="append", default=[], metavar="KEY=VALUE", dest="assignments",
-        help="one setting, as in TOML: ring.max=1GiB, kernel_freq.top=5")
+        help="a setting in TOML syntax: ring.max=1GiB, kernel_freq.top=5")
     add("--tool-path", action="append", default=[], metavar="DIR",
-        help="a directory with tools")
+        help="an additional directory of tools")
     # fmt: on
     add_options(parser, filters=True)
 
@@ -71,7 +71,7 @@ def names(given: list[str], option: str) -> list[str]:
     for each in given:
         parts = [each] if os.path.exists(each) else [part.strip() for part in each.split(",")]
         if not all(parts):
-            raise ConfigError(f"{option} {shown(each)}: a name is empty", remedy="give NAME,NAME")
+            raise ConfigError(f"{option} {shown(each)}: a name is empty", remedy="write NAME,NAME")
         found += parts
     return found
 

@@ -27,7 +27,8 @@ def prepare(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("name", nargs="?", metavar="TOOL|PRESET",
         help="a tool (or FILE.py) or preset: its documentation, options, tables and needs")
-    add("--tool-path", action="append", default=[], metavar="DIR", help="a directory with tools")
+    add("--tool-path", action="append", default=[], metavar="DIR",
+        help="an additional directory of tools")
     add("--options", action="store_true", help="list the options of each tool")
     add("--settings", action="store_true", help="list the settings of -c and --set")
     # fmt: on

@@ -40,7 +40,7 @@ def memory(array: NDArray[Any]) -> int:
 
 
 class _Source:
-    """A function whose source compiled code is made from."""
+    """A Python function to compile."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.function: Any = function

@@ -21,9 +21,9 @@ def declared(module: str) -> list[Compiled]:
 
 
 def build_missing(functions: Iterable[Compiled]) -> int:
-    """Compile those that the cache lacks, and return their number.
+    """Compile the functions that are not in the cache, and return their number.
 
-    What cannot be compiled or stored is left to the function's first call, which reports why.
+    Functions that cannot be compiled or stored are left to their first call, which reports why.
     """
     missing = [each for each in functions if not each.is_stored()]
     processes = min(len(os.sched_getaffinity(0)), len(missing))

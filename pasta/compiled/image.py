@@ -84,7 +84,7 @@ def _wrapper(symbol: str, parameters: Sequence[tuple[Any, int]], *, returns: boo
 
 
 def _object(modules: Sequence[str]) -> bytes:
-    """Object file of modules, of which the last one has the function."""
+    """Object file of modules; the last one contains the function."""
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     target = llvm.Target.from_triple("x86_64-unknown-linux-gnu").create_target_machine(

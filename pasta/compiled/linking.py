@@ -14,7 +14,7 @@ _PC32, _PLT32 = 2, 4
 
 
 class CodeError(PastaError):
-    """A function cannot become machine code of its own."""
+    """A function cannot be compiled to self-contained machine code."""
 
 
 @dataclass(frozen=True)

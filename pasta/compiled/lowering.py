@@ -79,7 +79,7 @@ def lowered(
 
 
 def prepare() -> None:
-    """Load what the first call of `lowered` would load."""
+    """Load ahead what the first call of `lowered` would load."""
     with _target(optimized=False):
         pass
 

@@ -25,7 +25,7 @@ from pasta.errors import RunError
 _MARK = b"pasta code 1\n"
 _DIGEST = hashlib.sha256().digest_size
 _HEADER = len(_MARK) + _DIGEST + 8
-#: Flags of /proc/cpuinfo that each level of x86-64 needs beyond the one before it; the best first.
+#: Flags of /proc/cpuinfo that each level of x86-64 adds to the previous one; best level first.
 _LEVELS = (
     (
         "x86-64-v3",
@@ -124,7 +124,7 @@ def key_of(digest: bytes) -> str:
 
 @cache
 def _compilers() -> bytes:
-    """All that makes code out of a source."""
+    """Versions of everything that turns a source into code."""
     versions = (_version("numba"), _version("llvmlite"), sys.version)
     own = [
         Path(__file__).with_name(name).read_bytes()

@@ -24,7 +24,7 @@ FRAMEWORKS: Registry[Framework] = Registry(
 
 
 def conventions() -> Conventions:
-    """Conventions of all frameworks, and what backends know of architectures and their sources."""
+    """Conventions of all frameworks, and architectures and sources of backends."""
     from pasta.processors.conventions import Conventions
 
     sources = (source for backend in BACKENDS.known() for source in backend.sources)

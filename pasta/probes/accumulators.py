@@ -133,8 +133,8 @@ class Accumulator:
         self._sampling = sampling
 
     def accumulate(self, columns: Columns) -> None:
-        """Adds counts of an executor: arrays of equal length, named as `spec.columns`; those of an
-        estimated map may lack the launch.
+        """Adds counts of an executor: arrays of equal length, named as `spec.columns`; for an
+        estimated map the launch may be missing.
 
         Raises ValueError for other columns.
         """
@@ -188,7 +188,7 @@ class Accumulator:
     def rows(self) -> NDArray[Any]:
         """A structured array: a column for each part of `by` (launch: ordinal, kernel: name id,
         object: id in `context.objects`, -1 for none), other keys such as `bin`, and the fields
-        (uint64); sorted, with distinct keys. Fields of an estimated map are of all launches."""
+        (uint64); sorted, with distinct keys. Fields of an estimated map cover all launches."""
         sampling = self._sampling
         if not self.spec.estimated or sampling is None or sampling.exact:
             return self.probed_rows()
@@ -200,11 +200,11 @@ class Accumulator:
         return self._by_columns(self._stored())
 
     def _stored(self) -> NDArray[Any]:
-        """The rows that `rows` is made of."""
+        """The rows from which `rows` is computed."""
         return self._sums.rows()
 
     def is_estimate(self) -> bool:
-        """Whether the launch of every count is known, so that rows are of all launches."""
+        """Whether the launch of every count is known, so that rows cover all launches."""
         return self.spec.estimated and bool((self._sums.rows()["shape"] > 0).all())
 
     def estimates(self) -> dict[int, Estimate]:
@@ -252,7 +252,7 @@ class Accumulator:
         if field is None and len(fields) > 1:
             raise ValueError(f"map {self.spec.name} has the fields {', '.join(fields)}: name one")
         if field is not None and field not in fields:
-            raise ValueError(f"map {self.spec.name} has no field {field}: {', '.join(fields)}")
+            raise ValueError(f"map {self.spec.name} has no field {field}, only {', '.join(fields)}")
         return int(sum(rows[field or fields[0]].tolist()))
 
     @property

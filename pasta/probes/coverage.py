@@ -22,7 +22,7 @@ Verdict = Literal["seen", "partly", "unseen", "unknown"]
 _GENERIC_SEEN_BY: Final = frozenset({"global", "shared", "local", "remote_shared"})
 _NO_PROBE: Final = {
     sass.TEXTURE: "{name} has no callback for texture and surface instructions",
-    sass.TENSOR_CORE: "no probe sees shared memory that the tensor core reads by itself",
+    sass.TENSOR_CORE: "no probe sees shared memory that the tensor core reads directly",
     sass.SHARED_FILL: "no probe sees bulk stores of zeros to shared memory",
     sass.UNKNOWN: "not known to PASTA ({opcodes})",
 }
@@ -84,7 +84,7 @@ class KindCoverage:
         if self.patched:
             return self._patched_state()
         if not self.wanted:
-            return "not asked for"
+            return "not selected"
         if self.patched is None:
             return "executed" if self.fired else "not known"
         return f"not seen: {self.reason}"
@@ -94,13 +94,13 @@ class KindCoverage:
         if self.executed is None:
             if self.fired:
                 return f"executed ({self.instructions} in the code)" if of else "executed"
-            known = "whether the code has any is not known"
+            known = "unknown whether the code has any"
             return f"{self.instructions} in the code, patched" if of else f"patched; {known}"
         if self.executed:
             return f"{self.executed}{of} executed"
         if of:
             return f"0{of} executed (in the code, patched)"
-        return "0 executed (patched; whether the code has any is not known)"
+        return "0 executed (patched; unknown whether the code has any)"
 
 
 @dataclass(frozen=True)
@@ -146,11 +146,11 @@ def cover(
     `fired`: for each kind the distinct program counters that its probes saw, in bytes from the
     start of the kernel, None if only known to have fired; None if unknown. `wanted`: kinds of
     probes; `patched`: kinds installed in this kernel. Raises ValueError for a kind that
-    pasta_trace.h lacks.
+    is not in pasta_trace.h.
     """
     for kind in (*(fired or ()), *wanted, *patched):
         if kind not in sass.SPACES:
-            raise ValueError(f"{kind!r} is no access kind")
+            raise ValueError(f"{kind!r} is not an access kind")
     if not visibility.is_known:
         return _not_known(kernel, fired or {}, wanted, visibility)
     code_counts = _count(kernel, code)
@@ -293,28 +293,28 @@ def _notes(
     wanted: Collection[str],
 ) -> list[str]:
     if code_counts is None:
-        return [f"from what fired; what else the code contains is not known: {unread}"]
+        return [f"from the probes that fired; the rest of the code is unknown: {unread}"]
     notes = []
     for row in rows:
         if row.kind == sass.GENERIC and row.wanted:
             notes.append(
-                f"{counted(row.instructions or 0, 'instruction')} may access any space"
-                " (generic addresses): an access counts where its address lies"
+                f"{counted(row.instructions or 0, 'instruction')} may access any address "
+                "space (generic addresses): each access is counted by its address"
             )
     if code_counts.missing or code_counts.indirect:
         others = ", ".join(sorted(code_counts.missing)) or "functions chosen at run time"
         notes.append(f"calls code that is not counted here: {others}")
-    strange = sum(
+    misplaced = sum(
         1
         for kind, offsets in executed.items()
         if kind in wanted and kind != "block_enter"
         for offset in offsets - code_counts.offsets.get(kind, set())
         if 0 <= offset < code_counts.bytes
     )
-    if strange:
+    if misplaced:
         notes.append(
-            f"{counted(strange, 'instruction')} fired where the code has none of their kind:"
-            " the counts of instructions may be those of other code"
+            f"{counted(misplaced, 'instruction')} fired where the code has no instruction of "
+            "that kind: instruction counts may come from other code"
         )
     return notes
 

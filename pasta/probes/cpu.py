@@ -108,7 +108,7 @@ class CpuExecutor:
     def run(
         self, words: NDArray[Any], begin: int, end: int, snapshot: Snapshot, sizes: NDArray[Any]
     ) -> list[tuple[NDArray[Any], NDArray[Any]]]:
-        """Runs the probes over the records in `words[begin:end]`, all of selected launches.
+        """Runs the probes over the records in `words[begin:end]`, all from selected launches.
 
         `sizes` are the bytes of all objects by id (uint64; all ones: unknown). Returns for each
         of `traces` the begins of written records, and the lanes that wrote them. Raises ValueError
@@ -250,7 +250,7 @@ def _run_source(tools: Sequence[Owner], maps: Sequence[_Used]) -> str:
     traces = [each for each in maps if each.spec.hands_on]
 
     def kinds(*fields: str, per: str | None = None) -> int:
-        """Bits of the kinds for which a probe uses one of the fields; without fields, of all."""
+        """Bits of the kinds for which a probe uses one of the fields; without fields, all kinds."""
         return _bits(
             kind
             for _, probe in probes

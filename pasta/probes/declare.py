@@ -54,14 +54,14 @@ class Decorator:
     ) -> Declared | Callable[[Function], Declared]:
         def declare(function: Function) -> Declared:
             if not isinstance(function, FunctionType):
-                raise TypeError("a probe is a plain function")
+                raise TypeError("a probe must be a plain function")
             where = (function.__code__.co_filename, function.__code__.co_firstlineno)
             if per not in ("lane", "warp"):
-                raise ProbeError(*where, f"per = {per!r}", 'give "lane" or "warp"')
+                raise ProbeError(*where, f"per = {per!r}", 'use "lane" or "warp"')
             for kind in self.kinds:
                 if kind not in KIND:
                     known = f"the kinds are {', '.join(KIND)}"
-                    raise ProbeError(*where, f"there is no kind of access {kind!r}", known)
+                    raise ProbeError(*where, f"{kind!r} is not a kind of access", known)
             if "__" in function.__name__:
                 raise ProbeError(
                     *where, f"the probe's name {function.__name__}", "use one without __"
@@ -88,7 +88,7 @@ class Probe:
 
         known = [*GROUPS, "on", "function"]
         close = get_close_matches(name, known, n=2) or known
-        raise AttributeError(f"there is no @probe.{name}: give {' or '.join(close)}")
+        raise AttributeError(f"there is no @probe.{name}: use {' or '.join(close)}")
 
     def on(self, *kinds: str, per: Per = "lane") -> Callable[[Function], Declared]:
         """A probe of kinds by name: `@probe.on("global", "async_copy")`."""
@@ -97,7 +97,7 @@ class Probe:
     def function(self, function: Function) -> Helper:
         """Declare a function of integers that probes may call; it returns an integer."""
         if not isinstance(function, FunctionType):
-            raise TypeError("a probe's function is a plain function")
+            raise TypeError("a probe function must be a plain function")
         return Helper(function)
 
 
@@ -126,8 +126,7 @@ def probes_of(tool: Owner | type[Owner]) -> tuple[ProbeFunction, ...]:
 
 
 def count_by_launch(tool: Owner) -> None:
-    """Have devices count by launch what the tool estimates, for a run that probes a part of the
-    launches."""
+    """Have devices count estimated maps by launch, for a run that probes only some launches."""
     for each in accumulators_of(tool).values():
         each.spec = replace(each.spec, sampled=each.spec.estimated)
 

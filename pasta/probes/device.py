@@ -55,7 +55,7 @@ class ProbeSettings:
 
     memory: int  # of each context, for maps
     trace_memory: int  # page-locked, per context, for access records in transfer
-    architecture: int  # to compile for; 0: those of the devices
+    architecture: int  # to compile for; 0: the architectures of the devices
     #: Whether `DeviceProbes.compile` waits for its compilers; otherwise the backend's source does,
     #: in the program, when it first needs the code.
     waits: bool = True
@@ -99,4 +99,4 @@ class DeviceProbes(Protocol):
     ) -> list[Code]:
         """The code of kernels (mangled names) and their callees in images of modules, read for at
         most `timeout` seconds; of a module that cannot be read, the result has the reason."""
-        return [Code(None, "the code of this backend cannot be read") for _ in modules]
+        return [Code(None, "code for this backend cannot be read") for _ in modules]

@@ -1,4 +1,4 @@
-"""Access kinds and the fields of an access. Numbers are those of pasta_trace.h."""
+"""Access kinds and the fields of an access. Numbers are as in pasta_trace.h."""
 
 from __future__ import annotations
 
@@ -96,40 +96,50 @@ FIELDS: dict[str, Field] = {
     field.name: field
     for field in (
         Field("address", True, "address", "of the first byte; of a call: its target"),
-        Field("object", True, "access", "id of the live object it lies in; -1: none"),
-        Field("offset", True, "access", "bytes from the object's start; without one: the address"),
-        Field("known", True, "access", "whether it lies in a live object"),
+        Field("object", True, "access", "id of the live object that contains it; -1: none"),
+        Field(
+            "offset",
+            True,
+            "access",
+            ("bytes from the object's start; without an object: the address"),
+        ),
+        Field("known", True, "access", "whether a live object contains it"),
         Field("lane", True, "nothing", "0 to 31"),
         Field("leader", True, "nothing", "whether it is the lowest active lane"),
-        Field("value", True, "value", "low 64 bits of what is stored, or found in memory"),
-        Field("value_high", True, "value", "the next 64 bits"),
+        Field("value", True, "value", "low 64 bits of the value stored, or found in memory"),
+        Field("value_high", True, "value", "next 64 bits of the value"),
         Field("has_value", False, "value", "whether the value is known"),
         Field("pc", False, "nothing", "address of the instruction"),
-        Field("bytes", False, "access", "of one lane; of a bulk or tensor transfer: all of it"),
+        Field("bytes", False, "access", "per lane; of a bulk or tensor transfer: all bytes"),
         Field("kind", False, "nothing", "number of the kind, as in pasta.probes.KINDS"),
         Field("is_read", False, "access", "whether it reads"),
         Field("is_write", False, "access", "whether it writes"),
-        Field("is_atomic", False, "access", "whether it is atomic; then it reads and writes"),
+        Field("is_atomic", False, "access", "whether it is atomic; if so, it reads and writes"),
         Field("mask", False, "nothing", "bit i: lane i is active"),
         Field("lanes", False, "nothing", "active lanes"),
         Field("sectors", False, "access", "distinct 32-byte sectors that the active lanes touch"),
-        Field("ideal_sectors", False, "access", "fewest sectors that could carry those bytes"),
-        Field("ways", False, "shared", "wavefronts: over the lane groups, most words in one bank"),
+        Field("ideal_sectors", False, "access", "fewest sectors that could hold those bytes"),
+        Field(
+            "ways",
+            False,
+            "shared",
+            ("wavefronts: sum over lane groups of the most words in one bank"),
+        ),
         Field("ideal_ways", False, "shared", "lane groups: wavefronts without a conflict"),
         Field("block", False, "nothing", "linear index in the grid"),
         Field("warp", False, "nothing", "in its block"),
         Field("sm", False, "nothing", "multiprocessor, low 8 bits"),
         Field("launch", False, "nothing", "ordinal of the launch"),
-        Field("epoch", False, "nothing", "number of the launch, only to compare with others"),
-        Field("time", False, "time", "of the device clock, ns; 0: the source has none"),
-        Field("rows", False, "access", "of a bulk or tensor transfer; else 1"),
-        Field("stride", False, "access", "bytes between the rows of a transfer; else 0"),
+        Field("epoch", False, "nothing", "number of the launch, only for comparison with others"),
+        Field("time", False, "time", "device clock in ns; 0: the source has none"),
+        Field("rows", False, "access", "rows of a bulk or tensor transfer; otherwise 1"),
+        Field("stride", False, "access", "bytes between rows of a transfer; otherwise 0"),
     )
 }
 
 
 def missing(field: Field, kinds: tuple[str, ...]) -> list[str]:
-    """The kinds that lack the field."""
+    """The kinds that do not have the field."""
 
     def has(kind: Kind) -> bool:
         if field.needs == "address":

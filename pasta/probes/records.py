@@ -66,7 +66,7 @@ class Accesses:
     """Access records of a `Trace` map, for `on_accesses`.
 
     `map` is the map's name. Records begin at `starts` (int64) in `words` (int64); `masks` (int64)
-    are the lanes that wrote them. `find` gives object ids for launches and addresses.
+    are the lanes that wrote them. `find` returns object ids for launches and addresses.
     """
 
     map: str

@@ -31,9 +31,9 @@ _CATEGORIES = {
 _REMEDIES = {
     "AT_BOUNDARY": "write the characters around it, such as (^|[^a-z])",
     "AT_NON_BOUNDARY": "write the characters around it",
-    "ASSERT": "write what stands there as part of the expression",
+    "ASSERT": "write the text that must stand there as part of the expression",
     "ASSERT_NOT": "use --exclude for what is not wanted",
-    "GROUPREF": "write the text again",
+    "GROUPREF": "repeat the text",
     "GROUPREF_EXISTS": "write both cases with |",
     "POSSESSIVE_REPEAT": "repeat without the +",
     "ATOMIC_GROUP": "write (…)",
@@ -109,7 +109,7 @@ class _Writer:
         raise self.unknown(op)
 
     def unknown(self, op: str) -> _Untranslatable:
-        remedy = _REMEDIES.get(op, "write it without")
+        remedy = _REMEDIES.get(op, "remove it")
         return _Untranslatable(_MEANINGS.get(op, op.lower()), remedy)
 
     def anchor(self, where: str) -> str:
@@ -126,7 +126,7 @@ class _Writer:
             return _members(both)
         text = chr(code)
         if text in "\0\n":
-            raise _Untranslatable("a character that no name has", "write it without")
+            raise _Untranslatable("a character that no name has", "remove it")
         if text in _SPECIAL:
             return f"\\{text}"
         # a repetition applies to the whole character, not to its last byte
@@ -188,7 +188,9 @@ class _Writer:
         unbounded = str(maximum) == "MAXREPEAT"
         if minimum > _MAX_REPEATS or (not unbounded and maximum > _MAX_REPEATS):
             raise _Untranslatable(f"more than {_MAX_REPEATS} repetitions", "write + or *")
-        if self.anchors > anchors:  # write the copies: glibc drops anchors in those that it makes
+        if (
+            self.anchors > anchors
+        ):  # write out the copies: glibc drops anchors in copies that it makes
             rest = f"{inner}*" if unbounded else f"{inner}?" * (maximum - minimum)
             return inner * minimum + rest
         if unbounded:

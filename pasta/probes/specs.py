@@ -28,7 +28,7 @@ class Parameter:
 @dataclass(frozen=True)
 class Method:
     """The method of a map that probes call. `takes_access`: its only argument is `access`, for the
-    fields with the parameters' names. `returns`: it gives an integer, which probes assign."""
+    fields with the parameters' names. `returns`: it returns an integer, which probes assign."""
 
     name: str
     parameters: tuple[Parameter, ...] = ()

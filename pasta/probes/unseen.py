@@ -57,7 +57,8 @@ def with_unseen(name: str, tool: Owner, context: Context, probes: Seen, result: 
     for own in (TABLE, PROBED):
         if own in result.tables:
             raise ToolError(
-                f"tool {name}: the table {own} is PASTA's own", remedy="give it another name"
+                f"tool {name}: the table name {own} is reserved for PASTA",
+                remedy="use another name",
             )
     covered = probes.coverage(tool)
     mangled = list(dict.fromkeys(each.kernel for each in covered))
@@ -82,10 +83,10 @@ def with_unseen(name: str, tool: Owner, context: Context, probes: Seen, result: 
 
 
 def _scope(tool: Owner, sampling: Sampling) -> str:
-    """The launches that the results are of, if some were not probed."""
+    """The launches that the results cover, if some were not probed."""
     maps = [each for each in accumulators_of(tool).values() if each.spec.estimated]
     if not tool.estimates or not all(each.is_estimate() for each in maps):
-        return "counts and shares are of the probed launches, not estimated for all"
+        return "counts and shares cover the probed launches only"
     scope = sampling.scope_text(maps[0].estimates()) if maps else ""
     return f"totals are estimated for {scope}" if scope else ""
 
@@ -96,8 +97,8 @@ def _patched_beside(shared: Mapping[int, int], context: Context) -> str:
     more = len(most) - len(names)
     kernels = counted(len(most), "kernel was", "kernels were")
     return (
-        f"{kernels} not selected but slowed down, since selected ones are in the same modules:"
-        f" {', '.join(names)}{f', {more:,} more' if more else ''}"
+        f"{kernels} not selected but slowed down, because selected kernels are in the same "
+        f"modules: {', '.join(names)}{f', {more:,} more' if more else ''}"
     )
 
 
@@ -142,5 +143,5 @@ def _within(finding: Finding, sampling: Sampling) -> Finding:
 def _missing(tool_name: str, tool: Owner, probes: Seen) -> list[str]:
     parts = [text for each in accumulators_of(tool).values() for text in each.losses()]
     if probes.orphans:
-        parts.append("accesses of launches that were not seen are left out")
+        parts.append("accesses of unseen launches are left out")
     return parts + [text for name, text in probes.device_losses() if name in (tool_name, "")]

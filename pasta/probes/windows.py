@@ -22,7 +22,7 @@ class StepRanges:
 
     def __init__(self, pattern: str, strings: Strings) -> None:
         self.pattern = pattern
-        #: Ranges that matched and those of them that were inside others, by name.
+        #: Matched ranges, and matched ranges nested in others, by name.
         self.matched: Counter[str] = Counter()
         self.inside: Counter[str] = Counter()
         self._strings = strings
@@ -78,7 +78,7 @@ class StepRanges:
         empty."""
         setting = f"probes.step-range = {self.pattern!r}"
         if not self.matched:
-            return f"{setting} matched the whole name of no range: all launches were of step 0"
+            return f"{setting} matched the full name of no range: all launches were in step 0"
         inside = self.inside.total()
         if len(self.matched) == 1 and not inside:
             return ""
@@ -89,4 +89,4 @@ class StepRanges:
         if not inside:
             return text
         steps = self.matched.total() - inside
-        return f"{text}, {inside:,} of them inside others: the {steps:,} outermost are the steps"
+        return f"{text}, {inside:,} of them nested: the {steps:,} outermost are the steps"

@@ -106,7 +106,7 @@ class Activity:
     def _follow_alone(
         self, active: NDArray[Any], edges: NDArray[Any], durations: NDArray[Any]
     ) -> None:
-        """Adds what `durations` (of the intervals from each edge to the next) give the work."""
+        """Adds `durations` (of the intervals from each edge to the next) to the work in them."""
         before = np.cumsum(durations) - durations  # each edge
         of_edge = np.zeros(len(edges), np.int64)
         of_edge[edges] = before
@@ -127,7 +127,7 @@ class Activity:
         self, work: NDArray[Any], begins: NDArray[Any], edges: NDArray[Any], times: NDArray[Any],
         idle: NDArray[Any],
     ) -> NDArray[Any]:  # fmt: skip
-        """The gap that was open, and those that begin at the edges `idle`."""
+        """The open gap, and the gaps that begin at the edges `idle`."""
         gaps = np.zeros(1 + len(idle), self.gap)
         gaps[0]["begin"], gaps[0]["end"] = self._idle_since, begins[0]
         gaps[0]["before"], gaps[0]["after"] = self._last, work[0]

@@ -29,7 +29,7 @@ def units_of(type: str) -> tuple[str, ...]:
 
 
 class Architecture(NamedTuple):
-    """What a vendor documents of an architecture; `Backend.architecture` gives it by name.
+    """Documented limits and rates of an architecture; `Backend.architecture` returns it by name.
 
     The limits of a multiprocessor are used where the device itself does not report them.
     """
@@ -44,5 +44,5 @@ class Architecture(NamedTuple):
     shared_unit: int = 1  # bytes; a block's shared memory is allocated in multiples of it
     shared_reserved: int = 0  # bytes of each block that the system uses
     #: Most floating-point operations per clock of a multiprocessor by the units that do them:
-    #: "float16", or "float16 matrix" of those that multiply matrices.
+    #: "float16", or "float16 matrix" for units that multiply matrices.
     operations: Mapping[str, int] = MappingProxyType({})

@@ -1,7 +1,7 @@
-"""When the ranks of a communicator arrive at its collectives, and which of them comes last.
+"""Arrival times of the ranks of a communicator at its collectives, and which rank is last.
 
-A collective is the same in all ranks that has the same number in a communicator of the same id; a
-send, and a receive, those of the same number between two ranks.
+Calls of ranks belong to one collective if they have the same number in a communicator of the same
+id; a send and a receive belong together if they have the same number between two ranks.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pasta.table import Table, counted, formatted
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-#: `channel` of collectives, which are of all ranks.
+#: `channel` of collectives, which involve all ranks.
 OF_ALL = -1
 #: Differences between ranks that are listed.
 _MAX_LISTED = 1000
@@ -49,7 +49,7 @@ def arrival() -> Any:
 def channel_of(
     sends: NDArray[Any], receives: NDArray[Any], member: NDArray[Any], peer: NDArray[Any]
 ) -> NDArray[Any]:
-    """The field `channel` of calls by what they do (bool), their ranks and peers."""
+    """The field `channel` of calls, by operation, rank and peer."""
     source, target = np.where(sends, member, peer), np.where(sends, peer, member)
     return np.where(sends | receives, source << 32 | target, OF_ALL)
 
@@ -65,7 +65,7 @@ class Thresholds:
 
 
 class Arrivals:
-    """Operations of which all ranks are known, and what differs between ranks.
+    """Operations recorded by all ranks, and differences between ranks.
 
     `rows`: dtype `arrival()`; `operations`: names by code; `group` names a communicator by its id,
     and `rank` a member of it; `span`: time of the run, `error`: of the clocks against each other,
@@ -112,7 +112,7 @@ class Arrivals:
             return
         latest_start = np.maximum.reduceat(rows["start"], begins)
         self._skew = latest_start - np.minimum.reduceat(rows["start"], begins)
-        # what it takes once all have come; -1: the end is not known
+        # time once all have arrived; -1: the end is unknown
         ends = np.maximum.reduceat(rows["end"], begins)
         timed = np.minimum.reduceat(rows["end"], begins) >= 0
         self._transfer = np.where(timed, np.maximum(ends - latest_start, 0), -1)
@@ -217,14 +217,15 @@ class Arrivals:
                 continue
             rank, name = self._rank(id, member), self._name(operation)
             yield Finding(
-                what="the other ranks wait for one that comes late",
+                what="other ranks wait for a late rank",
                 where=rank,
-                evidence=f"{rank} comes last in {formatted(times / count, 'share')} of"
-                f" {counted(count, 'operation')} {name} of {self._group(id)}: the others wait"
-                f" {formatted(each / max(1, times), 'ns')} for it each time,"
-                f" {formatted(each, 'ns')} each in all",
-                remedy=f"look at what {rank} does before: an uneven share of the data, longer"
-                " sequences, a slower device or host (tools operators, utilization, telemetry)",
+                evidence=f"{rank} is last in {formatted(times / count, 'share')} of "
+                f"{counted(count, 'operation')} {name} of {self._group(id)}: each of "
+                f"the others waits {formatted(each / max(1, times), 'ns')} for it "
+                f"each time, {formatted(each, 'ns')} in total",
+                remedy=f"check what {rank} does before: a larger share of the data, longer "
+                "sequences, a slower device or host (tools operators, utilization, "
+                "telemetry)",
                 gain=min(1.0, each / self._span),
                 of="the time of the run",
             )
@@ -301,9 +302,9 @@ class Arrivals:
                 else "ranks make different numbers of calls on one communicator",
                 where=f"{group}, call {order}",
                 evidence=f"{one}; {other}" + (f"; {len(rows):,} in all" if len(rows) > 1 else ""),
-                remedy="have all ranks make the same calls in the same order: otherwise they wait"
-                " for each other forever, or compute wrong results (unless profiling ended earlier"
-                " in one of them)",
+                remedy="make all ranks issue the same calls in the same order: otherwise "
+                "they deadlock or compute wrong results (unless profiling ended "
+                "earlier in one of them)",
                 confidence="high" if what != "number of calls" else "medium",
             )
 
@@ -323,14 +324,14 @@ def _arrivals_table(rows: list[tuple[Any, ...]]) -> Table:
             "waits": "waits of all ranks",
             "last": "most often last",
             "last_share": "of the operations",
-            "transfer": "mean time when all have come",
-            "algorithm": "GB/s in it",
+            "transfer": "mean time once all arrived",
+            "algorithm": "GB/s in that time",
         },
         keys=("operation", "communicator"),
         sums=("joined", "waits"),
         levels=("skew", "median_skew", "longest_skew", "last_share", "transfer", "algorithm"),
         important=("skew", "waits"),
-        title="Arrival of ranks: latest less earliest start",
+        title="Arrival of ranks: latest minus earliest start",
     )
 
 
@@ -341,7 +342,7 @@ def _members_table(rows: list[tuple[Any, ...]]) -> Table:
         {name: [row[at] for row in rows] for at, name in enumerate(names)},
         units={"last_share": "share", "caused": "ns", "waited": "ns"},
         labels={"member": "rank", "joined": "operations", "last": "came last",
-                "last_share": "of them", "caused": "waits of others for it",
+                "last_share": "of them", "caused": "others waited for it",
                 "waited": "waited for others"},
         keys=("operation", "communicator", "member"), sums=("joined", "last", "caused", "waited"),
         levels=("last_share",), important=("caused", "waited"),

@@ -73,8 +73,8 @@ class Batch:
     def merged(self, *kinds: str) -> NDArray[Any]:
         """Records of several kinds in ring order, distinguished by the field `kind`.
 
-        Kinds with the same payload have its fields. Different payloads give the union of their
-        fields; a field that a record lacks is absent.
+        Kinds with the same payload keep its fields. Different payloads are merged into the union of
+        their fields; fields that a record does not have are absent.
         """
         if kinds not in self._merged:
             self._merged[kinds] = self._merge(kinds)

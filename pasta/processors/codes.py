@@ -40,7 +40,7 @@ def bit_count(words: NDArray[Any]) -> NDArray[Any]:
 
 
 class Codes:
-    """0, 1, 2, … for string ids, in order of first appearance; `ids[code]` goes back."""
+    """0, 1, 2, … for string ids, in order of first appearance; `ids[code]` is the inverse."""
 
     def __init__(self) -> None:
         self.ids: list[int] = []

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pasta.processors.batch import Batch
     from pasta.processors.context import Context
 
-#: What a unit does that is no single operation of the library.
+#: Operation of a unit that is not a single operation of the library.
 EXCHANGE, MIXED = 254, 255
 #: An absent number.
 NONE = -1
@@ -86,7 +86,7 @@ class Units:
 def message_bytes(
     operation: NDArray[Any], payload: NDArray[Any], size: NDArray[Any]
 ) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Bytes of the whole operation (int64), and those that each link must carry at least (float64).
+    """Bytes of the whole operation (int64), and the minimum bytes that each link carries (float64).
 
     As NCCL's tests define them (doc/PERFORMANCE.md of nccl-tests): the size of an all_gather,
     reduce_scatter, all_to_all, gather or scatter is that of all ranks' parts together. `payload`:

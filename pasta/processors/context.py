@@ -1,4 +1,4 @@
-"""What a tool may ask about the run: `tool.context`."""
+"""The run, as tools see it: `tool.context`."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Probes(Protocol):
 
 @dataclass
 class Context:
-    """What a tool may ask about the run.
+    """The run, as tools see it.
 
     Ids of strings are uint32, addresses uint64, times int64 or uint64 nanoseconds of the monotonic
     clock. A property of a processor that no tool of the run needs raises ToolError.
@@ -83,12 +83,12 @@ class Context:
     images: Callable[[int], Path | None] = lambda hash: None
     #: Names and lines of native code.
     symbols: Symbols = field(default_factory=Symbols)
-    #: Processors of the run by need, in the order in which they are fed.
+    #: Processors of the run by need, in processing order.
     processors: Mapping[str, Processor] = field(default_factory=dict)
     #: Names by which code of frameworks is recognized.
     conventions: Conventions = field(default_factory=Conventions)
-    #: What devices reached in kernels of PASTA's own, by uuid: bytes or operations per second by
-    #: the name of the roof. Empty where nothing was measured.
+    #: Measured roofs of devices by uuid: bytes or operations per second by the name of the roof.
+    #: Empty where nothing was measured.
     roofs: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
     def demangled(self, names: Iterable[int]) -> list[str]:
@@ -111,7 +111,7 @@ class Context:
     @property
     def objects(self) -> ObjectTable:
         """Live allocations and tensors: `lookup(addresses, indices)` gives ids (int64, -1 for
-        none) as of records of the batch, `rows[ids]` their addresses and sizes in bytes."""
+        none) at records of the batch, `rows[ids]` their addresses and sizes in bytes."""
         return cast("ObjectTable", self._get("objects"))
 
     @property
@@ -145,8 +145,8 @@ class Context:
 
     @property
     def tensors(self) -> Tensors:
-        """What the tensors in `objects` are, as of the end of the batch: `rows[ids]` and
-        `category(ids)`, an int8 each."""
+        """The tensors in `objects` at the end of the batch: `rows[ids]` and `category(ids)`
+        (int8)."""
         return cast("Tensors", self._get("tensors"))
 
     @property

@@ -143,7 +143,7 @@ class LateNodes:
         self._launches.put(rows)
 
     def fill(self, records: NDArray[Any], values: NDArray[Any]) -> None:
-        """Overwrites the rows of late nodes among records with those of their graph launches."""
+        """Overwrites the rows of late nodes among records with the rows of their graph launches."""
         from pasta import abi
 
         nodes = np.flatnonzero(records["flags"] & abi.FLAG_GRAPH)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 #: Kinds of intervals; those from WORK on are work, by number.
 HOST, LATENCY, NEXT, WAITED, RETURN, WORK = range(6)
-#: What a piece of work waited for beside its submission.
+#: What a piece of work waited for besides its submission.
 BEFORE, EVENT, DEFAULT = range(3)
 #: Operations of the host, and their order at one time: waits of the host end, then it submits.
 _SYNC, _BACK, _RECORD, _WAIT, _SUBMIT, _START = range(6)
@@ -45,14 +45,14 @@ HOSTS = [
     ("time", "i8"), ("order", "i8"), ("kind", "i1"), ("target", "i1"), ("begin", "i8"),
     ("thread", "i8"), ("stream", "u8"), ("device", "i8"), ("event", "u8"),
 ]  # fmt: skip
-#: Waits of work: slots of its stream and of that which it waited for, how, and by what it was
+#: Waits of work: slots of its stream and of the awaited stream, how, and by what it was
 #: delayed beyond its other conditions, ns.
 WAITS = [("stream", "i4"), ("other", "i4"), ("how", "i1"), ("what", "i8"), ("time", "i8")]
 
 _MAX_STREAMS, _MAX_THREADS, _MAX_EVENTS, _MAX_MARKS = 1 << 12, 1 << 14, 1 << 15, 1 << 13
-#: Waits are told apart by what was waited for up to this number.
+#: Maximum number of distinct awaited items.
 _MAX_WAITS = 1 << 16
-#: Last pieces of work of a stream that are remembered: those of a graph may overlap.
+#: Number of last pieces of work to keep per stream; work of a graph may overlap.
 _LAST = 4
 #: Waits for events that a piece of work may have.
 _DEPENDENCIES = 4
@@ -83,7 +83,7 @@ _MARK = np.dtype(
         ("used", "i4"), ("next", "i4"),
     ]
 )  # fmt: skip
-#: A node: the one before it, and intervals up to it: of the host, until the start, and work.
+#: A node: its predecessor, and the intervals up to it: host time, time until the start, and work.
 _NODE = np.dtype(
     [
         ("parent", "i8"),
@@ -220,7 +220,8 @@ def _walk(  # type: ignore[no-untyped-def]
         elif kind == _SUBMIT:
             work = works[row]
             stream, thread = streams[work["stream"]], threads[work["thread"]]
-            # a thread that did nothing since another one's wait ended goes on where that one was
+            # a thread that did nothing since another thread's wait ended continues that thread's
+            # chain
             if thread["last"] < last[1] and thread["since"] < last[1]:
                 thread["node"], thread["since"] = last[0], last[1]
             thread["last"] = time
@@ -235,7 +236,7 @@ def _walk(  # type: ignore[no-untyped-def]
             s = np.int64(work["stream"])
             stream, device = streams[s], devices[work["device"] + 1]
             begin = min(work["submitted"], time)
-            # the latest condition, and the one before it
+            # the latest condition, and the previous one
             bound, second, parent = begin, np.int64(-1), np.int64(-1)
             other, how, what = s, np.int8(-1), np.int64(0)
             at = _latest(stream, time)

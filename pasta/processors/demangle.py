@@ -90,8 +90,8 @@ def distinct_names(names: Sequence[str]) -> list[str]:
     """Short names; names with equal short names get an excerpt where their template arguments
     differ.
 
-    `at::elementwise<4, A<float>>(int)` beside `at::elementwise<4, B<float>>(int)` gives
-    `at::elementwise<..A<float>>`. Takes demangled names; equal names stay equal.
+    `at::elementwise<4, A<float>>(int)` beside `at::elementwise<4, B<float>>(int)` becomes
+    `at::elementwise<..A<float>>`. Accepts demangled names; equal names stay equal.
     """
     shorts = [short_name(name) for name in names]
     groups: dict[str, list[str]] = {}

@@ -1,4 +1,4 @@
-"""What devices did over time, and why they did nothing in between: from records, batch by batch.
+"""Use of devices over time, and the causes of their idle time: from records, batch by batch.
 
 The time of a device is divided into work (kernels, copies, communication) and gaps, and each gap
 into what was not submitted yet and what had been submitted and did not start.
@@ -49,7 +49,7 @@ _PLACE = [("node", "i4"), ("name", "u4"), ("thread", "u4"), ("began", "i8"), ("r
 #: A wait of the host may end this long before the work that it waited for, ns: device times are
 #: converted to the host's clock.
 CLOCK_ERROR = 1_000
-#: What buffered sources record may come this much later, ns.
+#: Maximum delay of records from buffered sources, ns.
 _LATE = 2_000_000_000
 #: Kinds that the host's threads publish while they work.
 _OF_HOST = ("kernel_launch", "memory_copy", "memory_set", "sync", "operator_end", "process_end")
@@ -102,7 +102,7 @@ class Device:
         self.activity = Activity(begin, _work(), follow)
         self.gaps: dict[int, Gaps] = {}
         self.starts = DurationSummary()  # of work that ended a gap, since its submission
-        self.all_starts = DurationSummary()  # of all work
+        self.all_starts = DurationSummary()  # for all work
         #: Idle time before kernels below `short`: of the host, and launch latency.
         self.before_short = Gaps()
 
@@ -250,10 +250,11 @@ class DeviceUse:
         self.kernels: dict[int, Kernels] = {}  # by device
         self._waves = LaunchWaves()
         self.path: Any = None  # a CriticalPath
-        self.last_host = (0, 0)  # time and thread of what the host did last
+        self.last_host = (0, 0)  # time and thread of the host's last action
 
     def add(self, batch: Batch, context: Context) -> None:
-        """Add submissions and work, and sweep the devices as far as nothing earlier can come."""
+        """Add submissions and work, and sweep the devices up to the time before which nothing can
+        arrive."""
         earliest, latest = batch.span
         if not self.begin:
             self.begin = self.end = earliest
@@ -319,7 +320,7 @@ class DeviceUse:
         return self.devices[number]
 
     def _follow_stops(self, batch: Batch) -> None:
-        """Times without profiling are no gaps."""
+        """Exclude times without profiling from gaps."""
         for event in batch.merged("profiling_start", "profiling_stop"):
             time = int(event["time"])
             if event["kind"] == abi.KINDS["profiling_stop"]:
@@ -342,7 +343,7 @@ class DeviceUse:
         return work
 
     def _submit(self, batch: Batch, context: Context) -> None:
-        """Note what the host submitted, and its waits, with where it was."""
+        """Record what the host submitted and its waits, with their places."""
         begins = batch["operator_begin"]
         outermost = begins["depth"] == 1
         begins, before = begins[outermost], context.operators.left[outermost]
@@ -392,7 +393,7 @@ class DeviceUse:
         if not len(rows):
             return rows
         rows["node"] = operators.at(records)
-        # `at` gives the operator that captured the graph
+        # `at` returns the operator that captured the graph
         replayed = (records["flags"] & abi.FLAG_GRAPH) != 0
         rows["node"][replayed] = 0
         for thread in distinct(rows["thread"]):
@@ -559,7 +560,7 @@ class DeviceUse:
         return found
 
     def finish(self) -> None:
-        """Adds what is left at the end of the run."""
+        """Adds the remaining work at the end of the run."""
         if self._stopped_since is not None:
             self._stop_until(self.end)
         self._sweep(self.end)

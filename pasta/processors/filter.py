@@ -67,7 +67,7 @@ class Filter:
         for name in ("launch_skip", "launch_count"):
             number = getattr(self, name)
             if number is not None and number < 0:
-                raise ConfigError(f"{name} = {number} is negative", remedy="give 0 or more")
+                raise ConfigError(f"{name} = {number} is negative", remedy="use 0 or more")
 
     @property
     def selects_launches(self) -> bool:

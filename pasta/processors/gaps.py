@@ -94,8 +94,7 @@ class _Open:
 
 
 class Gaps:
-    """Collects waits and samples in gaps, and gives the gaps by their lines at the end of the
-    run."""
+    """Collects waits and samples in gaps, and returns the gaps by line at the end of the run."""
 
     def __init__(self) -> None:
         self._waited = np.zeros((256, 2), np.int64)  # by row: time, and how often

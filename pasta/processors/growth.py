@@ -145,7 +145,7 @@ class LiveByOperator:
         self, nodes: NDArray[Any], changes: NDArray[Any], indices: NDArray[Any], marks: Marks
     ) -> None:
         """Follows a batch: changes of tensors and bytes (int64 of shape (changes, 2)) by nodes, at
-        indices, in ring order; `marks` as `Steps` gives them."""
+        indices, in ring order; `marks` as from `Steps`."""
         self._live = grown(self._live, int(nodes.max(initial=0)) + 1)
         due = [
             (mark, number, levels)
@@ -175,12 +175,12 @@ class LiveByOperator:
         grows = (differences > 0).mean(axis=0) >= _MIN_GROWING_SHARE
         grows &= differences[-1] > 0
         grows[0] = False  # outside of operators
-        came = (kept[-1] - kept[0])[grows] / steps
-        enough = (came[:, 0] >= _MIN_TENSORS) & (came[:, 1] > 0)
+        growth = (kept[-1] - kept[0])[grows] / steps
+        enough = (growth[:, 0] >= _MIN_TENSORS) & (growth[:, 1] > 0)
         grows[grows] = enough
-        more = came[:, 1].sum() * steps
+        more = growth[:, 1].sum() * steps
         whole = kept[:, :, 1].sum(axis=1)
         if not grows.any() or whole[-1] - whole[0] < more / 2:
             return None
-        came = came[enough]
-        return Growth(levels.steps, np.flatnonzero(grows), came[:, 0], came[:, 1])
+        growth = growth[enough]
+        return Growth(levels.steps, np.flatnonzero(grows), growth[:, 0], growth[:, 1])

@@ -80,7 +80,7 @@ def at_line(row: Mapping[str, Any], change: str) -> str:
     """A remedy at the source line of a row's instruction; if unknown, with how to get the line."""
     if row["line"]:
         return f"{row['line']}: {change}"
-    return f"{change}; compile the kernel with -lineinfo to see which line this is"
+    return f"{change}; compile the kernel with -lineinfo to see the source line"
 
 
 def instruction_columns(context: Context, pcs: NDArray[Any]) -> dict[str, Column]:

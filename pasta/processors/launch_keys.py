@@ -82,7 +82,7 @@ class _OpenCalls:
     """The innermost operator call around each launch. Threads are numbers from 0 (uint64)."""
 
     def __init__(self) -> None:
-        #: Name and stack of each site; the first is no operator.
+        #: Name and stack of each site; the first stands for no operator.
         self.sites: list[tuple[int, int]] = [(0, 0)]
         self._site_of: dict[int, int] = {}  # by name and stack
         self._calls = 0
@@ -223,7 +223,7 @@ class LaunchKeys:
 
     @property
     def sites(self) -> list[tuple[str, Frame | None]]:
-        """Name and Python line of the distinct operators; the first is no operator."""
+        """Name and Python line of the distinct operators; the first stands for no operator."""
         return [
             (self._strings[name], self._stacks.line(stack, self._strings) if stack else None)
             for name, stack in self._calls.sites

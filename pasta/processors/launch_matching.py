@@ -30,8 +30,8 @@ class Matched:
 def matched(one: NDArray[Any], other: NDArray[Any]) -> Matched:
     """Matches launches (LAUNCH, by ordinal) of two processes, each at most once.
 
-    Each step matches what the steps before it left. Of every kernel, grid and block as many
-    launches are matched as both processes have.
+    Each step matches launches that earlier steps left unmatched. For every kernel, grid and block,
+    as many launches are matched as both processes have.
     """
     mine, theirs = np.arange(len(one)), np.arange(len(other))
     found: list[tuple[NDArray[Any], NDArray[Any], bool]] = []
@@ -71,8 +71,8 @@ def _contents(rows: NDArray[Any]) -> NDArray[Any]:
 
 
 def _of_threads(rows: NDArray[Any], about: NDArray[Any], first: NDArray[Any]) -> NDArray[Any]:
-    """Places with what is known `about` threads, by number; threads of which the same is known are
-    told apart by the order of their `first` launches (rows), which lists all that occur."""
+    """Places combined with a hash `about` each thread, by number. Threads with equal hashes are
+    distinguished by the order of their `first` launches (rows), which lists all threads."""
     threads = rows["thread"][np.sort(first)]
     about[threads] = mixed(about[threads], occurrences(about[threads]))
     return mixed(about[rows["thread"]], _places(rows))

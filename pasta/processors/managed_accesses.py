@@ -79,8 +79,8 @@ def counted_parts(reads: NDArray[Any], writes: NDArray[Any]) -> NDArray[Any]:
 def tables(
     parts: NDArray[Any], width: int, objects: NDArray[Any], most: int = _MAX_RANGES
 ) -> dict[str, Table]:
-    """Accesses (PARTS) to objects (`identified`), for another pass: tables that text reports do
-    not show. Above `most` rows, single counts are lost, but not what was read and written."""
+    """Accesses (PARTS) to objects (`identified`), for another pass: tables that text reports do not
+    show. Above `most` rows, single counts are lost, but not whether memory was read or written."""
     ranges = _ranges(parts, parts["reads"], parts["writes"])
     if len(ranges) > most:
         ranges = _ranges(parts, parts["reads"] > 0, parts["writes"] > 0)
@@ -153,7 +153,7 @@ def _read(stored: Mapping[str, Table], name: str, dtype: np.dtype[Any]) -> NDArr
     for field in dtype.names or ():
         column = table.columns.get(field)
         if not isinstance(column, np.ndarray) or column.dtype.kind not in "iu":
-            raise ValueError(f"table {name}: column {field} has no whole numbers")
+            raise ValueError(f"table {name}: column {field} does not hold whole numbers")
         if dtype[field].kind == "u" and (column < 0).any():
             raise ValueError(f"table {name}: column {field} has negative numbers")
         found[field] = column
@@ -219,31 +219,32 @@ class OtherAccesses:
         cls,
         stored: Mapping[str, Table],
         objects: NDArray[Any],
-        theirs: NDArray[Any],
-        mine: NDArray[Any],
+        other_launches: NDArray[Any],
+        own_launches: NDArray[Any],
         probed: NDArray[Any],
     ) -> OtherAccesses:
         """From the tables of the other pass, and the `objects` (`identified`) of this one.
-        `theirs`, `mine`: ordinals of the launches that both have, ascending in `theirs`; `probed`:
+        `other_launches`, `own_launches`: ordinals of the launches that both have, ascending in
+        `other_launches`; `probed`:
         which of them were. Raises ValueError for damaged tables."""
         ranges = _read(stored, TOUCHED, _RANGE)
         others = _read(stored, OBJECTS, _OBJECT)
         others = others[np.argsort(others["object"], kind="stable")]
         partner = _partners(objects, others)
-        at, known = places_of(theirs, ranges["launch"])
+        at, known = places_of(other_launches, ranges["launch"])
         alone = len(np.unique(ranges["launch"][~known]))
         width = int(ranges["part"][0]) if len(ranges) else 1
         if width < 1 or (ranges["part"] != width).any():
             raise ValueError(f"table {TOUCHED}: parts of different sizes")
         ranges = ranges[known]
-        ranges["launch"] = mine[at]
+        ranges["launch"] = own_launches[at]
         own = others["object"] == others["owner"]
         matched = np.isin(objects["object"], partner)
         is_allocation = objects["object"] == objects["owner"]
         return cls(
             _spread(_placed(ranges, others, partner, objects, width)),
             width,
-            np.unique(mine[probed]),
+            np.unique(own_launches[probed]),
             (int((is_allocation & ~matched).sum()), int((own & (partner < 0)).sum())),
             int((~own & (partner < 0)).sum()),
             alone,
@@ -261,14 +262,14 @@ class OtherAccesses:
         if self.launches:
             alone.append(f"{counted(self.launches, 'launch')} with accesses")
         if alone:
-            yield f"without partner in the other pass: {', '.join(alone)}"
+            yield f"without a partner in the other pass: {', '.join(alone)}"
         if self.tensors:
             yield (
-                f"accesses to {counted(self.tensors, 'tensor')} without partner in the other pass"
-                " count for their allocations"
+                f"accesses to {counted(self.tensors, 'tensor')} without a partner in the "
+                "other pass count for their allocations"
             )
         if self.lacks_tensors:
-            yield "the pass with accesses has no accesses to tensors: advice is on allocations only"
+            yield ("the pass with accesses has no tensor accesses: advice covers allocations only")
 
 
 def _partners(objects: NDArray[Any], others: NDArray[Any]) -> NDArray[Any]:
@@ -286,12 +287,13 @@ def _placed(
     objects: NDArray[Any],
     width: int,
 ) -> NDArray[Any]:
-    """Ranges (_RANGE) with the ids of `partner`; of a tensor that has none, as ranges of its
-    allocation; without what has no partner. Raises ValueError if one is not in its object."""
+    """Ranges (_RANGE) with the ids of `partner`; for a tensor without a partner, as ranges of its
+    allocation; without ranges that have no partner. Raises ValueError if one is not in its
+    object."""
     at, known = places_of(others["object"], ranges["object"])
     owner, owned = places_of(others["object"], others["owner"])
     if not known.all() or not owned.all():
-        raise ValueError(f"table {TOUCHED}: objects that {OBJECTS} lacks")
+        raise ValueError(f"table {TOUCHED}: objects that are not in {OBJECTS}")
     step = np.uint64(width)
     first, parts, bytes = ranges["bin"], ranges["parts"], others["bytes"][at]
     _check_inside(first, parts, bytes, step)

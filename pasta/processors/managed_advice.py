@@ -38,8 +38,8 @@ _ADVICE = {
 _ONE_PLACE = frozenset({"preferred_host", "pin"})
 #: An action must save this share of the time that its object costs.
 _WORTHWHILE = 0.01
-#: Actions on one object.
-_MOST = 3
+#: Maximum number of actions on one object.
+_MAX_ACTIONS = 3
 _FAULTS = [METRICS.index("device_faults"), METRICS.index("host_faults")]
 
 
@@ -65,7 +65,7 @@ class Action:
 
 @dataclass(frozen=True)
 class Advice:
-    """An action on a unit, and what it saves beyond those before it, by the simulator."""
+    """An action on a unit, and its simulated savings beyond earlier actions."""
 
     unit: Unit
     action: Action
@@ -77,7 +77,7 @@ class Advice:
 
 @dataclass(frozen=True)
 class _Tried:
-    """Operations, and what the simulator says of them."""
+    """Operations, and their simulation."""
 
     ops: NDArray[Any]
     totals: NDArray[Any]
@@ -102,7 +102,7 @@ class Advisor:
         whole = now.time
         chosen: list[Action] = []
         found: list[Advice] = []
-        while len(chosen) < _MOST:
+        while len(chosen) < _MAX_ACTIONS:
             tried = [
                 (self._tried(ops, unit, [*chosen, action]), action, reason)
                 for action, reason in self._candidates(ops[own], now, unit, chosen)
@@ -162,9 +162,9 @@ class Advisor:
         if "read_mostly" not in taken and not writes and on_device.any():
             yield Action("read_mostly"), "no launch writes it"
         if not taken & _ONE_PLACE and "read_mostly" not in taken:
-            yield Action("preferred_host"), "launches can access it where it is"
+            yield Action("preferred_host"), "launches can access it in place"
             if self.capacity is not None and now.totals[:, METRICS.index("evicted")].any():
-                yield Action("pin"), "it is evicted and comes back"
+                yield Action("pin"), "it is evicted and returns"
         if "prefetch" not in taken:
             launches = _faulting(now, unit)
             if launches:

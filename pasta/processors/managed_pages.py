@@ -1,4 +1,4 @@
-"""A simulator of managed memory, page by page: what moves, and how many faults that takes.
+"""A simulator of managed memory, page by page: moves and faults.
 
 It is a model, not a driver. Pages have 64 KiB, blocks 2 MiB. A fault brings a page and, of the
 aligned groups of 2, 4, … 32 pages around it in its block, the largest of which more than 51 % are
@@ -310,19 +310,19 @@ def _run(  # type: ignore[no-untyped-def]
                 advice[page] = 0
         else:
             bit = _IS_READ_MOSTLY
-            gone = np.int64(0)
+            cleared = np.int64(0)
             if what == PREFER_DEVICE:
                 bit = _IS_FOR_DEVICE
-                gone = np.int64(_IS_FOR_HOST)
+                cleared = np.int64(_IS_FOR_HOST)
             elif what == PREFER_HOST:
                 bit = _IS_FOR_HOST
-                gone = np.int64(_IS_FOR_DEVICE)
+                cleared = np.int64(_IS_FOR_DEVICE)
             elif what == ACCESSED_BY:
                 bit = _IS_ACCESSED
             for page in range(first, end):
-                if (gone | bit) & _IS_FOR_DEVICE and advice[page] & _IS_FOR_DEVICE:
+                if (cleared | bit) & _IS_FOR_DEVICE and advice[page] & _IS_FOR_DEVICE:
                     meta[_LOOSE] = meta[_OLDEST]
-                advice[page] &= ~(gone | bit)
+                advice[page] &= ~(cleared | bit)
                 if write:
                     advice[page] |= bit
 

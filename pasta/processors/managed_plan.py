@@ -1,4 +1,4 @@
-"""Plans for managed memory: prefetches and advice that PASTA gives to a running program.
+"""Managed memory plans: prefetches and advice that PASTA applies in a running program.
 
 A plan is TOML, written by the tool uvm_advisor or by hand; docs/tools/uvm_advisor.md describes it.
 It names allocations and launches by their content, so it fits every run of the program with the
@@ -17,7 +17,7 @@ from typing import Any
 from pasta.errors import ConfigError, shown
 
 VERSION = 1
-#: What an entry does, and whether it belongs to launches; others are done after the allocation.
+#: Actions of entries, and whether they belong to launches; others run after the allocation.
 ACTIONS = {
     "prefetch": True,  # to the device, before the launch
     "evict": True,  # to the host, after the launch
@@ -116,7 +116,7 @@ def read(path: str) -> list[Entry]:
 
 
 def parsed(text: str, name: str = "plan") -> list[Entry]:
-    """The entries of a plan's text. Raises ConfigError that names the entry and what is wrong."""
+    """The entries of a plan's text. Raises ConfigError that names the entry and the problem."""
     if sys.version_info >= (3, 11):  # deferred: most launches read no TOML
         import tomllib
     else:
@@ -128,19 +128,19 @@ def parsed(text: str, name: str = "plan") -> list[Entry]:
     version = document.pop("version", None)
     if version != VERSION:
         raise ConfigError(
-            f"{name}: version = {shown(version)} is not known",
-            remedy=f"this PASTA reads version {VERSION}; have the plan written again",
+            f"{name}: version = {shown(version)} is unknown",
+            remedy=f"this PASTA reads version {VERSION}; create the plan again",
         )
     entries = document.pop("entry", [])
     if document or not isinstance(entries, list):
         wrong = next(iter(document), "entry")
-        raise ConfigError(f"{name}: {shown(wrong)} is not known", remedy="give [[entry]] tables")
+        raise ConfigError(f"{name}: {shown(wrong)} is unknown", remedy="use [[entry]] tables")
     return [_entry(each, f"{name}: entry {at}") for at, each in enumerate(entries, 1)]
 
 
 def _entry(given: Any, where: str) -> Entry:
     if not isinstance(given, dict):
-        raise ConfigError(f"{where} is no table", remedy="begin it with [[entry]]")
+        raise ConfigError(f"{where} is not a table", remedy="begin it with [[entry]]")
     fields = _Fields(given, where)
     action = fields.text("action")
     if action not in ACTIONS:
@@ -185,19 +185,19 @@ class _Fields:
 
     def take(self, name: str) -> Any:
         if name not in self.left:
-            raise ConfigError(f"{self.where}: {name} is missing", remedy=f"give {name} = …")
+            raise ConfigError(f"{self.where}: {name} is missing", remedy=f"add {name} = …")
         return self.left.pop(name)
 
     def reject(self, name: str, accepted: str) -> None:
         raise ConfigError(
             f"{self.where}: {name} = {shown(self.given[name])} is not accepted",
-            remedy=f"give {accepted}",
+            remedy=f"use {accepted}",
         )
 
     def text(self, name: str) -> str:
         value = self.take(name)
         if not isinstance(value, str):
-            self.reject(name, "a text")
+            self.reject(name, "a string")
         return str(value)
 
     def table(self, name: str) -> dict[str, Any]:
@@ -214,4 +214,4 @@ class _Fields:
 
     def end(self) -> None:
         for name in self.left:
-            raise ConfigError(f"{self.where}: {shown(name)} is not known", remedy="remove it")
+            raise ConfigError(f"{self.where}: {shown(name)} is unknown", remedy="remove it")

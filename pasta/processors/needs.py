@@ -14,8 +14,8 @@ class Need(NamedTuple):
     """Something that tools may need from a run.
 
     `create` makes the processor `context.NAME` from the context and all needs of the run; without
-    it the need is satisfied outside of the pipeline. `attach` gives an unpickled processor the
-    context of its new process.
+    it the need is satisfied outside of the pipeline. `attach` sets the context of the new process
+    on an unpickled processor.
     """
 
     create: Callable[[Context, Collection[str]], Processor] | None = None

@@ -36,8 +36,8 @@ SPAN = [
 
 
 def is_contiguous(transfers: NDArray[Any]) -> NDArray[Any]:
-    """Whether copies or sets (bool) are of one row of bytes: others leave gaps between rows. A
-    number of rows or planes that is absent counts as one."""
+    """Whether copies or sets (bool) write one contiguous row of bytes; others leave gaps between
+    rows. An absent number of rows or planes counts as one."""
     one = np.ones(len(transfers), bool)
     for name in ("height", "depth"):
         if name in (transfers.dtype.names or ()):  # sets have no planes
@@ -51,8 +51,8 @@ def spans(count: int) -> NDArray[Any]:
 
 
 class DeviceLaunches:
-    """Positions of the launches of each device, and of all whose accesses are unknown: they may be
-    to memory of any device."""
+    """Positions of the launches of each device, and of all launches with unknown accesses, which
+    may access memory of any device."""
 
     def __init__(
         self, positions: NDArray[Any], devices: NDArray[Any], unknown: NDArray[Any]

@@ -379,7 +379,7 @@ class ObjectTable(LiveObjects):
 
     @property
     def empty(self) -> int:
-        """Allocations of 0 bytes, which are no objects."""
+        """Allocations of 0 bytes, which are not objects."""
         return int(self._meta[_EMPTY])
 
     def live(self) -> NDArray[Any]:
@@ -414,7 +414,7 @@ class ObjectTable(LiveObjects):
         self._began = np.concatenate([self._began[-_RECENT:], began])
 
     def _name_stacks(self, stacks: NDArray[Any]) -> None:
-        """Gives allocations their host stacks, whose records follow theirs in this or the next
+        """Sets host stacks of allocations, whose records follow the allocations in this or the next
         batch."""
         mine = of_work(stacks, "memory_alloc", "tensor_alloc")
         if not len(mine) or not len(self._began):

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 LIMITERS = ("threads", "blocks", "registers", "shared memory")
 _ABSENT = 0xFFFF_FFFF
 #: Occupancy of a launch: blocks that fit on a multiprocessor at once (-1: unknown), the number of
-#: the limit, and resident warps as a share of those that the multiprocessor can hold.
+#: the limit, and resident warps as a share of the multiprocessor's maximum.
 _RESIDENT = [("blocks", "i8"), ("limiter", "i1"), ("share", "f8")]
 
 

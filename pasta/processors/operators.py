@@ -311,13 +311,13 @@ class _Graphs:
         self._open: dict[int, _Launched] = {}
         #: The same by thread and time, for nodes that are recorded later.
         self._launched: dict[tuple[int, int], _Launched] = {}
-        #: Operators by the name of their outermost one and that of the kernel that they name.
+        #: Operators by the name of their outermost operator and the kernel that they name.
         self._named: dict[tuple[int, int], list[int]] = {}
         self._ordinals = np.empty(0, np.uint64)  # of the batch's launches by graphs, …
         self._nodes = np.empty(0, np.int32)  # … and their operators
 
     def feed(self, batch: Batch, operators: Operators) -> None:
-        """Follows a batch with all its launches, including those that the filter drops."""
+        """Follows a batch with all its launches, including launches that the filter drops."""
         launches = batch["kernel_launch"]
         launches = launches[_replayed(launches)]
         self._ordinals, self._nodes = launches["ordinal"], np.zeros(len(launches), np.int32)
@@ -582,7 +582,7 @@ class Operators:
         return found
 
     def with_callees(self, amounts: NDArray[Any]) -> NDArray[Any]:
-        """Amounts (int64) of nodes, each with those of all nodes called from it."""
+        """Amounts (int64) of nodes, including all nodes called from them."""
         found, parents = amounts.tolist(), self.nodes["parent"].tolist()
         for number in range(len(found) - 1, 0, -1):  # a node comes after its parent
             if parents[number]:

@@ -25,7 +25,7 @@ WORK = [
     ("time", "f8"), ("bytes", "f8"), ("flops", "f8"), ("at_peak", "f8"),
 ]  # fmt: skip
 #: Thresholds of findings: most of the roof, and least of the device time.
-LOW, LEAST_SHARE = 0.4, 0.1
+LOW, MIN_SHARE = 0.4, 0.1
 _GIGA = 1e9
 _UNITS: dict[str, Unit] = {
     "device_time": "ns", "bytes": "bytes", "of_time": "share", "of_roof": "share",
@@ -76,8 +76,8 @@ def roofs_table(roofs: Sequence[Roof]) -> Table:
 def roof_notes(roofs: Sequence[Roof]) -> Iterator[str]:
     """How roofs are known that no option sets."""
     for how, text in (
-        (MEASURED, "roofs measured by kernels of PASTA's own"),
-        (DATA_SHEET, "roofs of the data sheet, which no kernel reaches"),
+        (MEASURED, "roofs measured by PASTA's own kernels"),
+        (DATA_SHEET, "roofs from the data sheet, which kernels cannot reach"),
     ):
         if named := [roof.label for roof in roofs if roof.how == how]:
             yield f"{text}: {', '.join(named)}"
@@ -142,7 +142,7 @@ def work_table(
     time = total(work["time"], timed)
     bytes, no_bytes = of_all("bytes")
     flops, _ = of_all("flops")
-    # rates are of launches with both, so that times of others do not count
+    # rates cover launches with both, so that other times do not count
     probed, counted = timed & ~np.isnan(work["bytes"]), timed & ~np.isnan(work["flops"])
     moved, meanwhile = total(work["bytes"], probed), total(work["time"], probed)
     worked, working = total(work["flops"], counted), total(work["time"], counted)
@@ -191,9 +191,7 @@ def work_table(
     )
 
 
-def findings(
-    kernels: Table, low: float = LOW, least_share: float = LEAST_SHARE
-) -> Iterator[Finding]:
+def findings(kernels: Table, low: float = LOW, least_share: float = MIN_SHARE) -> Iterator[Finding]:
     """Kernels with at least `least_share` of the device time that reach at most `low` of the
     roof."""
     for row in kernels.rows():
@@ -205,17 +203,18 @@ def findings(
         yield Finding(
             what="a kernel reaches little of the device's roof",
             where=row["kernel"],
-            evidence=f"{formatted(of_time, 'share')} of the device time at {rate:,.3g} {unit},"
-            f" {formatted(share, 'share')} of what {'memory' if memory else 'arithmetic'} allows",
-            remedy="see how its accesses fall into sectors, and how many lanes are active:"
-            f" pasta-preload -t coalescing,divergence -k {row['kernel']} -- PROGRAM",
+            evidence=f"{formatted(of_time, 'share')} of the device time at {rate:,.3g} {unit}"
+            f", {formatted(share, 'share')} of the "
+            f"{'memory' if memory else 'arithmetic'} roof",
+            remedy="check how its accesses fall into sectors, and how many lanes are active: "
+            f"pasta-preload -t coalescing,divergence -k {row['kernel']} -- PROGRAM",
             gain=of_time * (1 - share),
             confidence="low",
         )
 
 
 def _ratio(part: NDArray[Any], of: NDArray[Any]) -> NDArray[Any]:
-    """Quotients; 0 where there is no time."""
+    """Quotients; 0 without a time."""
     return np.where(of > 0, part / np.maximum(of, 1), 0)
 
 

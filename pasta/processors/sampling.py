@@ -144,7 +144,7 @@ class Sampling:
 
     @property
     def unprobed(self) -> list[int]:
-        """Kernels (name ids) of which no launch was probed."""
+        """Kernels (name ids) without a probed launch."""
         return sorted(name for name in self.seen if not self.probed.get(name))
 
     def estimates(self, launches: NDArray[Any], counts: NDArray[Any]) -> dict[int, Estimate]:
@@ -284,7 +284,7 @@ class Sampling:
             return ""
         seen, probed = sum(self.seen.values()), sum(self.probed.values())
         if not probed:
-            return f"no launch was probed, of {seen:,}"
+            return f"no launches were probed, of {seen:,}"
         text, unprobed = f"counted in {probed:,} of {counted(seen, 'launch')}", self.unprobed
         if unprobed:
             every = max(1, round(seen / probed))

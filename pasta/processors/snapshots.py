@@ -158,8 +158,8 @@ class Snapshots:
     """Snapshots of an object table with history, at any ring position.
 
     `version` counts the changes before a position: launches without an allocation or a free
-    between them share a snapshot. A new one is made from the nearest cached one, by
-    copies of the changed layers.
+    between them share a snapshot. A new snapshot is created from the nearest cached
+    one by copying the changed layers.
     """
 
     MAX_KEPT = 32
@@ -253,10 +253,10 @@ def _without(layer: Layer, starts: NDArray[Any], ids: NDArray[Any]) -> Layer:
     at = np.searchsorted(layer.starts, starts)
     there = at < len(layer.starts)
     there[there] = layer.ids[at[there]] == ids[there]
-    gone = at[there]
-    if not len(gone):
+    removed = at[there]
+    if not len(removed):
         return layer
-    return Layer(*(np.delete(each, gone) for each in (layer.starts, layer.lasts, layer.ids)))
+    return Layer(*(np.delete(each, removed) for each in (layer.starts, layer.lasts, layer.ids)))
 
 
 def _with(layer: Layer, rows: NDArray[Any], ids: NDArray[Any]) -> Layer:

@@ -1,4 +1,4 @@
-"""Stacks by id: of Python, and of the host with Python frames among those of native code."""
+"""Stacks by id: Python stacks, and host stacks with native and Python frames."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ class Stacks:
         ]
 
     def is_native(self, stack: int) -> bool:
-        """Whether a stack is of the host: it has native frames, or may have."""
+        """Whether a stack is a host stack, which may have native frames."""
         return stack in self._native
 
     def path(self, stack: int, strings: Strings) -> list[Frame]:

@@ -14,9 +14,9 @@ _FOREIGN = 1 << 24
 class Strings(Mapping[int, str]):
     """Text of string ids (sparse integers; 0 is the absent string, "").
 
-    Fed through `add`, or by `resolve`, which is asked once for each id and answers None for an
-    id it does not know. An unknown id reads as `<string 12>`: a ring that outlived its process
-    may lack a string's text, which is no reason to lose the events. The resolver is not pickled.
+    Fed through `add`, or by `resolve`, which is asked once for each id and answers None for an id
+    it does not know. An unknown id reads as `<string 12>`: a ring that outlived its process may
+    have lost a string's text, which is no reason to lose the events. The resolver is not pickled.
     """
 
     def __init__(self, resolve: Callable[[int], str | None] | None = None) -> None:
@@ -36,7 +36,7 @@ class Strings(Mapping[int, str]):
             known = [(text, id) for id, text in self._texts.items() if id not in (0, _UNSET)]
             self._ids = dict(reversed(known))
             self._next = 1 + max(id for id in self._texts if id != _UNSET)
-            if self.resolve is not None:  # it may have given out higher ones
+            if self.resolve is not None:  # it may have assigned higher ids
                 self._next = max(self._next, _FOREIGN)
         id = self._ids.get(text)
         if id is None:

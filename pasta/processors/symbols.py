@@ -54,8 +54,8 @@ class Symbol(NamedTuple):
 
 
 class Symbols:
-    """Symbols of code; each is looked up once. `reads_files`: in this machine's files, else only
-    those that are known."""
+    """Symbols of code; each is looked up once. `reads_files`: in this machine's files, otherwise
+    only known symbols."""
 
     def __init__(
         self, known: Mapping[Code, tuple[Symbol, ...]] | None = None, *, reads_files: bool = True
@@ -108,8 +108,8 @@ def _image(path: str, build: str) -> Image | None:
 
 
 class Image:
-    """The symbols of a file. Raises OSError, or ValueError for a file that is no 64-bit
-    little-endian ELF."""
+    """The symbols of a file. Raises OSError, or ValueError for a file that is not a
+    64-bit little-endian ELF."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

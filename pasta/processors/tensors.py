@@ -46,7 +46,7 @@ _ROLE_FLAGS = {"parameter": 1, "gradient": 2, "optimizer_state": 4, "buffer": 8}
 _MADE_FORWARD, _MADE_OUTSIDE = 16, 32  # by an operator of the forward pass; outside of modules
 _READ_BACKWARD, _READ_IN_MODULE = 64, 128
 _READ_TO_ACCUMULATE = _ROLE_FLAGS["gradient"]
-#: Flags shared by a tensor and those that it was moved from or to.
+#: Flags shared by a tensor and the tensors that it was moved from or to.
 _MOVES_ALONG = _ROLE_FLAGS["parameter"] | _ROLE_FLAGS["buffer"] | _READ_IN_MODULE
 _HELD = _ROLE_FLAGS["parameter"] | _ROLE_FLAGS["buffer"]
 _ROLE_INPUT = next(number for number, name in abi.enums()["role"].items() if name == "input")

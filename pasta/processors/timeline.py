@@ -72,8 +72,7 @@ class CountTimeline(_Bins):
 
 
 class TotalTimeline(_Bins):
-    """Growth of a running total in each bin; it grows evenly between the times of which it is
-    known."""
+    """Growth of a running total in each bin; it grows evenly between known times."""
 
     def __init__(self, start: int, bins: int = 1024) -> None:
         super().__init__(start, bins)

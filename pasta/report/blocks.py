@@ -105,7 +105,7 @@ def _by_launch(parts: list[NDArray[Any]], dtype: Any) -> NDArray[Any]:
 
 
 def read_blocks(run: RunDirectory) -> Blocks | None:
-    """The blocks of a run; None if it has none. Raises RunError."""
+    """The blocks of a run; None without blocks. Raises RunError."""
     if _TABLE not in stored_tables(run.results).get(_TOOL, ()):
         return None
     table = read_table(run.results, _TOOL, _TABLE)

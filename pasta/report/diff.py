@@ -54,7 +54,7 @@ def render(
 
 
 def asked_columns(table: TableDiff, columns: Collection[str]) -> list[ColumnDiff]:
-    """The requested columns; by default those that add up, or all if none does."""
+    """The requested columns; by default the sums, or all columns if there are none."""
     every = list(table.columns.values())
     if columns:
         return [each for each in every if each.name in columns]

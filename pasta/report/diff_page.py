@@ -148,7 +148,7 @@ def both(before: Figure, after: Figure) -> Figure:
 
 
 def _total(figure: Figure) -> Any:
-    """The series "total" of a figure; without one, the sum of all."""
+    """The series "total" of a figure; without one, the sum of all series."""
     series = figure.series
     levels = [series["total"]] if "total" in series else list(series.values())
     return sum(np.asarray([each or 0 for each in level], np.float64) for level in levels)

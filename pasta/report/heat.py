@@ -62,7 +62,7 @@ def heat_maps(result: StoredResult) -> Iterator[HeatMap]:
     shapes = _shapes(result.tables.get("objects")) if strips else {}
     folded = [_by_shape(strip, shapes[strip.label]) for strip in strips if strip.label in shapes]
     if tensors := [strip for strip in folded if strip is not None and _is_uneven(strip)]:
-        title = "Tensors that are accessed unevenly: rows down, columns across"
+        title = "Tensors with uneven accesses: rows down, columns across"
         yield HeatMap(title, tensors, "row")
     windows = result.tables.get("window_bins")
     if has_columns(windows, "window", "object", "object_id", "offset", "count"):

@@ -227,7 +227,7 @@ class View:
         if layout.left_out:
             names = ", ".join(visible(name) for name in layout.left_out)
             yield Text(
-                f"left out for width: {names}; see all: {self.command} | less -S",
+                f"left out to fit the width: {names}; see all: {self.command} | less -S",
                 style="dim italic",
             )
 

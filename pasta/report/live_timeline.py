@@ -48,7 +48,7 @@ class LiveTimeline:
         return page, remote
 
     def tile(self, begin: int, until: int) -> dict[str, Any]:
-        """What rows have in an interval (ns): slices, or bins where these are too many.
+        """Content of rows in an interval (ns): slices, or bins where there are too many slices.
 
         A block of slices as in the page (`gap`, `took`, `name`), one of bins (`name`, `share`), and
         for each remote row its index, and the number of slices, or of the first bin, the bins and

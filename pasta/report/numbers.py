@@ -62,7 +62,7 @@ def _decimals(sizes: Sequence[float]) -> int:
 
 
 def _significant(numbers: Sequence[float]) -> int:
-    """Decimals that give the smallest number three digits, limited by the largest number."""
+    """Decimals so that the smallest number has three digits, limited by the largest number."""
     largest = max(numbers, default=0)
     smallest = min((number for number in numbers if number), default=0)
     if not smallest or all(float(number).is_integer() for number in numbers):

@@ -25,7 +25,7 @@ MAX_LABEL = 400
 
 @dataclass(frozen=True)
 class Fact:
-    """A number of the run, with what it is about."""
+    """A number of the run, with its meaning."""
 
     label: str
     value: str
@@ -72,7 +72,7 @@ def overview(
 
 
 def own_notes(result: StoredResult) -> list[str]:
-    """Notes of a tool's result other than those that the coverage repeats for all tools."""
+    """Notes of a tool's result, except notes that the coverage states for all tools."""
     return [note for note in result.notes if read_not_given(note) is None]
 
 
@@ -115,7 +115,7 @@ def _peak(results: Sequence[StoredResult], timeline: Timeline | None) -> Iterato
     totals = [row for row in (table.rows() if table else ()) if row["memory"] == "total"]
     if any(row["device"] is not None for row in totals):
         totals = [row for row in totals if row["device"] is not None]
-    for layer in ("memory", "tensor"):  # without memory of the runtime: that of tensors
+    for layer in ("memory", "tensor"):  # without memory of the runtime: memory of tensors
         found = [
             (_number(row["peak"]), _where(row["device"])) for row in totals if row["layer"] == layer
         ]

@@ -200,17 +200,17 @@ def _heading(root: Root) -> Iterator[Text]:
         how = (
             "of which at least one is not synchronized"
             if error is None
-            else f"off by up to {formatted(error, 'ns')}, as their kernels say"
+            else f"off by up to {formatted(error, 'ns')}, as their kernels report"
         )
-        yield Text(f"times: exact on one host; between hosts by their real-time clocks, {how}")
+        yield Text(f"times: exact on one host; between hosts from their real-time clocks, {how}")
 
 
 def _problems(root: Root, measured: Iterable[Measures]) -> Iterator[Text]:
     """A line about missing ranks, and one for each unusable run."""
     if root.missing:
         yield Text(
-            f"{ranks_text(root.missing)}: no run: used no accelerator, was not profiled, "
-            "or is not written yet",
+            f"{ranks_text(root.missing)}: no run: no accelerator used, not profiled, or not "
+            "written yet",
             style="yellow",
         )
     for problem in root.problems:

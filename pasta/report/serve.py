@@ -66,7 +66,7 @@ class ReportServer(ThreadingHTTPServer):
             raise RunError(f"{run.path}: cannot be served ({error})") from error
 
     def prepare(self) -> None:
-        """Read the run, and make its page. Raises RunError for a damaged run."""
+        """Read the run and render its page. Raises RunError for a damaged run."""
         timeline = read_timeline(self._run, whole=True)
         live = LiveTimeline(timeline) if timeline else None
         page = render_page(self._run, source=self._source, live=live, served=True).encode()
@@ -143,7 +143,7 @@ class _Handler(BaseHTTPRequestHandler):
     timeout = _TIMEOUT
 
     def do_GET(self) -> None:
-        """Sends the page or an answer; what is wrong about a request gets no details."""
+        """Sends the page or an answer; invalid requests get no details."""
         parts = urlsplit(self.path)
         _, token, *rest = [*parts.path.split("/", 2), ""]
         known = secrets.compare_digest(token.encode(), self.server.token.encode())

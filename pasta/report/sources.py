@@ -73,7 +73,7 @@ class Source:
 
     @property
     def measured(self) -> set[int]:
-        """Numbers of the lines of which anything was measured."""
+        """Numbers of the lines that have measurements."""
         return {line for sums in self.sums.values() for line in sums}
 
     def instructions(self, line: int) -> tuple[list[Instruction], int]:
@@ -103,7 +103,7 @@ def read_sources(
             changed.append(source.path)
         elif source.text:
             found.append(source)
-    notes = [f"changed since the run, not shown: {', '.join(changed)}"] if changed else []
+    notes = [f"changed since the run and not shown: {', '.join(changed)}"] if changed else []
     return found, notes
 
 

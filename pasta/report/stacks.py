@@ -119,8 +119,11 @@ def read_call_tree(run: RunDirectory) -> CallTree:
     paths."""
     if not has_stacks(run):
         raise RunError(
-            f"{run.path}: neither operators nor call paths were recorded, which stacks require",
-            remedy="record with --call-paths all, --perf, or a framework followed: "
+            (
+                f"{run.path}: neither operators nor call paths were recorded, and stacks require "
+                "one of them"
+            ),
+            remedy="record with --call-paths all, --perf, or a framework: "
             + " or ".join(f"pasta-preload -c {each.name}" for each in FRAMEWORKS.known()),
         )
     strings = Strings()

@@ -23,7 +23,7 @@ _HOT: Final = 0.05
 
 @dataclass(frozen=True)
 class Node:
-    """An object, or a view of one: a label, what made it, and the views that were made of it."""
+    """An object or a view: a label, its operator, and the views created from it."""
 
     label: str
     about: str
@@ -115,7 +115,7 @@ def _nested(views: list[Mapping[str, Any]]) -> list[Node]:
         extent = view.get("extent")
         parts = [
             f"[{view['shape']}] strides ({view.get('strides') or ''}) {view.get('dtype') or ''}",
-            f"{view['offset']:,} bytes in",
+            f"at byte {view['offset']:,}",
             f"{formatted(extent, 'bytes')} long" if extent is not None else "",
             f"{view['versions']:,} changes in place" if view["versions"] else "",
         ]

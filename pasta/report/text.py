@@ -70,7 +70,7 @@ def notes(manifest: dict[str, Any]) -> Iterator[Text]:
 def heading(run: RunDirectory, manifest: dict[str, Any]) -> Iterator[Text]:
     """Lines about what ran, where, and how it ended."""
     if not manifest:
-        warning = f"{run.path}: unfinished run; what follows is what was written"
+        warning = f"{run.path}: unfinished run; the report covers what was written"
         yield Text(plain(warning, _MAX_LINE), style="yellow")
         return
     started = datetime.fromtimestamp(manifest["start"]["realtime_ns"] / 1e9).astimezone()

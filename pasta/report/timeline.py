@@ -53,9 +53,9 @@ MULTIPROCESSOR = "multiprocessor"
 class Row:
     """Slices of a track that do not overlap: those from index `first` on, by time.
 
-    `group` is "host", or the device; the rows of a track have the same `label`, and tracks below
-    one heading the same `heading`. Slices are nested in those of the row of the track with `depth`
-    one less. `levels`: bins of each level of detail, the coarsest first.
+    `group` is "host", or the device; rows of a track share a `label`, and tracks below one heading
+    share a `heading`. Slices are nested in slices of the row of the track with `depth` one less.
+    `levels`: bins of each level of detail, the coarsest first.
     """
 
     group: str
@@ -326,8 +326,8 @@ def _int64(values: array[int]) -> NDArray[Any]:
 
 
 def _longest(took: NDArray[Any], is_block: NDArray[Any], most: int) -> NDArray[Any]:
-    """Which slices are kept: the longest, of equal ones the first; blocks, of which there may be
-    any number, only beside all others."""
+    """Which slices are kept: the longest, the first of equal ones; blocks only if all other slices
+    fit."""
     kept = np.ones(len(took), bool)
     if len(took) > most:
         kept[np.lexsort([-took, is_block])[most:]] = False
@@ -343,7 +343,7 @@ def _shortest(took: NDArray[Any], is_block: NDArray[Any], kept: NDArray[Any]) ->
 
 
 def _lanes(start: NDArray[Any], end: NDArray[Any], at: NDArray[Any]) -> Iterator[NDArray[Any]]:
-    """Slices in rows without overlaps; those that overlap in the last row begin later there."""
+    """Slices in rows without overlaps; slices that would overlap in the last row begin later."""
     for lane in range(_MAX_LANES):
         if not len(at):
             return
@@ -478,10 +478,10 @@ def _notes(
     elif kept < total:
         yield (
             f"of {counted(total, 'slice')}, those of at least {formatted(shortest, 'ns')} are "
-            "drawn one by one; shorter ones show only where nothing is zoomed"
+            "drawn one by one; shorter ones are drawn only in the unzoomed view"
         )
     if cut:
         yield (
-            f"it shows the first {formatted(until, 'ns')}, {MAX_EVENTS:,} events; "
-            "`pasta report DIR --perfetto FILE` writes all"
+            f"only the first {formatted(until, 'ns')}, {MAX_EVENTS:,} events; `pasta report "
+            "DIR --perfetto FILE` writes all"
         )

@@ -34,8 +34,8 @@ class Leaf:
 class TreeMap:
     """Nodes by index: 0 is the root, parents come before their children.
 
-    `size` is that of a node itself, without those below. `color` is a series' number, by the rank
-    of the outermost group; `table` is the table with the rows of the leaves.
+    `size` is the size of a node itself, without its children. `color` is a series' number, by the
+    rank of the outermost group; `table` is the table with the rows of the leaves.
     """
 
     title: str

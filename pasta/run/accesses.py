@@ -83,7 +83,7 @@ def read_accesses(
                 messages = pa.ipc.MessageReader.open_stream(file)
                 schema = pa.ipc.read_schema(messages.read_next_message())
                 if (schema.metadata or {}).get(b"pasta.accesses") != _VERSION:
-                    raise RunError(f"{path}: accesses of another version of PASTA")
+                    raise RunError(f"{path}: accesses from another version of PASTA")
                 if not schema.equals(_SCHEMA):
                     raise RunError(f"{path}: its columns are not those of accesses")
                 yield from _chunks(messages, path, on_warning)
@@ -109,7 +109,7 @@ def _chunks(
         except StopIteration:
             return
         except (OSError, ValueError, TypeError, MemoryError, struct.error, pa.ArrowException):
-            on_warning(f"{path.name} was cut short: accesses after its chunk {count:,} are missing")
+            on_warning(f"{path.name} is truncated: accesses after chunk {count:,} are missing")
             return
         count += 1
         for position, words in zip(batch.column(0), batch.column(1), strict=True):

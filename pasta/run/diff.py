@@ -29,7 +29,7 @@ _MAX_ROWS = 1 << 19
 
 @dataclass(frozen=True)
 class Change:
-    """A number in two runs; None if absent. Rows that a run lacks count as 0 in sums."""
+    """A number in two runs; None if absent. Rows missing in a run count as 0 in sums."""
 
     before: int | float | None
     after: int | float | None
@@ -195,8 +195,8 @@ class Comparison:
             lost = sum(manifest.get("dropped", {}).values())
             if lost:
                 yield (
-                    f"{run.path}: {counted(lost, 'event was', 'events were')} lost,"
-                    " so its numbers are too low"
+                    f"{run.path}: {counted(lost, 'event was', 'events were')} lost, so its "
+                    "numbers are too low"
                 )
         if not all(self._manifests):
             return
@@ -208,7 +208,7 @@ class Comparison:
         ):
             before, after = (value_of(each) for each in self._manifests)
             if before != after:
-                yield f"runs of different {what}: {_shortened(before)}; {_shortened(after)}"
+                yield (f"the runs have different {what}: {_shortened(before)}; {_shortened(after)}")
 
     def _of_tools(self) -> Iterable[str]:
         sides = list(zip((self.before, self.after), self._stored, self._manifests, strict=True))
@@ -217,15 +217,15 @@ class Comparison:
                 if tool not in others:
                     failure = manifest.get("failures", {}).get(tool)
                     why = f" (it was disabled: {failure['reason']})" if failure else ""
-                    yield f"{tool}: not compared, {other.path} does not have it{why}"
+                    yield f"{tool}: not compared, missing in {other.path}{why}"
                     continue
                 missing = [name for name in names if name not in others[tool]]
                 if missing:
                     tables = ", ".join(missing)
-                    yield f"{tool}: {tables} not compared, {other.path} does not have it"
+                    yield f"{tool}: {tables} not compared, missing in {other.path}"
 
     def compared(self, tool: str, name: str) -> list[str]:
-        """Compared columns of a table, those that add up first. Raises RunError."""
+        """Compared columns of a table, sums first. Raises RunError."""
         layout = self._layout(tool, name)
         return [*layout.sums, *layout.levels]
 
@@ -335,7 +335,7 @@ def _grouped(table: pa.Table, layout: _Layout) -> _Grouped:
     wanted += [(f"value_{name}", which) for name in levels for which in ("min", "max")]
     found = pa.table(columns).group_by(by, use_threads=False).aggregate(wanted)
     if len(found) > _MAX_ROWS:
-        raise ValueError(f"{len(found):,} rows differ, at most {_MAX_ROWS:,} are compared")
+        raise ValueError(f"{len(found):,} rows differ, only {_MAX_ROWS:,} are compared")
     rows = {}
     for row in found.to_pylist():
         numbers = {name: row[f"value_{name}_sum"] for name in sums}
@@ -414,8 +414,8 @@ def _notes(place: str, runs: list[_Grouped], levels: list[str]) -> Iterable[str]
         yield f"{place}: rows without a value are left out: {', '.join(absent)}"
     if levels and any(run.several for run in runs):
         yield (
-            f"{place}: rows with equal keys are added up, and not compared by"
-            f" {', '.join(levels)} where that differs"
+            f"{place}: rows with equal keys are added up, and not compared by "
+            f"{', '.join(levels)} where it differs"
         )
 
 

@@ -58,7 +58,7 @@ class RunDirectory(NamedTuple):
         except OSError as error:
             raise RunError(
                 f"cannot create the run directory {path} ({error.strerror})",
-                remedy="name another one with -o DIR",
+                remedy="use another directory with -o DIR",
             ) from None
         return cls(path)
 
@@ -68,7 +68,7 @@ class RunDirectory(NamedTuple):
         if not path.is_dir():
             raise RunError(f"{path}: no such run directory")
         if not (path / MANIFEST).is_file() and not (path / "events").is_dir():
-            raise RunError(f"{path}: not a run directory (it has no {MANIFEST})")
+            raise RunError(f"{path}: not a run directory (no {MANIFEST})")
         return cls(path)
 
     @property
@@ -146,8 +146,8 @@ class RunDirectory(NamedTuple):
         check_document(manifest, _VERSION, path)
         if manifest.get("schema", 0) > SCHEMA:
             raise RunError(
-                f"{plain(str(path))}: written by a newer PASTA "
-                f"(schema {manifest['schema']}, known is {SCHEMA})",
+                f"{plain(str(path))}: written by a newer PASTA (schema {manifest['schema']}; "
+                f"this PASTA supports {SCHEMA})",
                 remedy="pip install --upgrade pasta-profiler",
             )
         return check_document(manifest, MANIFEST_SCHEMA, path)
@@ -177,7 +177,8 @@ class RunDirectory(NamedTuple):
     def _overwrite(self, wanted: Path) -> bool:
         """Replaces the run at `wanted`; False if something other than a run is there.
 
-        A process killed meanwhile leaves both runs. Of several concurrent ones, the last wins.
+        A process killed meanwhile leaves both runs. If several processes replace it, the last one
+        wins.
         """
         replaced: list[Path] = []
         while not self._rename(wanted):

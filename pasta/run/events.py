@@ -2,7 +2,7 @@
 
 Columns are the fields of header and payload; `position` is the global order. String ids and
 enumerations become dictionary-encoded text, arrays of three become `_x`, `_y`, `_z`, longer arrays
-of ids become lists without absent values, and fields that a source cannot give are null.
+of ids become lists without absent values, and fields that a source does not provide are null.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _NEVER_ABSENT = {"time", "thread", "flags"}
 _ZERO_ABSENT = {"correlation"}
 _SORTED = {"position", "time", "ordinal", "correlation", "start", "end"}
 _AXES = "xyz"
-#: Columns that runs before schema 3, and of device_sample before schema 4, lack: absent there.
+#: Columns added in schema 3, and in schema 4 for device_sample; absent in older runs.
 _ADDED = {
     "pc_sample": {"name", "module_hash", "symbol"},
     "device_sample": {"link_bandwidth"},
@@ -60,8 +60,8 @@ class _Part:
 class Recorder:
     """Writes batches to a directory; a part is complete once it has its final name.
 
-    After `max_bytes` further events are left out, or, with `rotate`, the oldest parts are dropped
-    except those that later events need. `counts` are stored events by kind, `left_out` those left
+    After `max_bytes`, further events are left out, or with `rotate` the oldest parts are dropped
+    except parts that later events need. `counts` are stored events by kind, `left_out` events left
     out or dropped.
     """
 
@@ -255,14 +255,14 @@ def read_kind(
     directory: Path, kind: str, columns: Sequence[str] | None = None, *, rows: int = 1 << 17
 ) -> Iterator[pa.RecordBatch]:
     """Recorded events of a kind in order, at most `rows` at a time; all columns, or these. A file
-    without events gives a batch without rows.
+    without events yields a batch without rows.
 
     Raises RunError if the kind or a column does not exist, or a file cannot be read.
     """
     found = parts(directory)
     if kind not in found:
         known = f"there are {', '.join(sorted(found))}" if found else "there are no events"
-        raise RunError(f"{directory}: no events {kind!r}", remedy=known)
+        raise RunError(f"{directory}: no events of kind {kind!r}", remedy=known)
     for path in found[kind]:
         file = _opened(path)
         unknown = set(columns or ()) - set(file.schema_arrow.names)
@@ -377,12 +377,12 @@ class _Stream:
         try:
             position, records = self._records_of(chunk)
             if position[0] <= self._read_to or (position[1:] <= position[:-1]).any():
-                raise ValueError("positions do not ascend")
+                raise ValueError("positions are not ascending")
         except (
             LookupError, pa.ArrowException, TypeError, ValueError, OverflowError, AttributeError
         ) as error:  # fmt: skip
             why = plain(str(error) or type(error).__name__)
-            raise RunError(f"{plain(str(path))}: not as PASTA writes it ({why})") from None
+            raise RunError(f"{plain(str(path))}: not written by PASTA ({why})") from None
         self._read_to = int(position[-1])
         return position, records
 

@@ -79,7 +79,7 @@ def read_bounded(path: Path, run: Path, max_bytes: int) -> bytes:
     except OSError as error:
         raise unreadable(path, error) from None
     if len(content) > max_bytes:
-        raise RunError(f"{plain(str(path))}: above {max_bytes >> 20} MiB")
+        raise RunError(f"{plain(str(path))}: larger than {max_bytes >> 20} MiB")
     return content
 
 
@@ -169,8 +169,8 @@ def batches(
     rows: int = 1 << 16,
     first: int | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Rows of a file, at most `rows` at a time and fewer if it has many columns; `first`: only so
-    many rows. Raises RunError for a damaged file."""
+    """Rows of a file, at most `rows` at a time and fewer if it has many columns; `first`: maximum
+    number of rows. Raises RunError for a damaged file."""
     wide = max(1, len(columns) if columns is not None else file.metadata.num_columns)
     at_once = max(1, min(rows, MAX_BATCH // (8 * wide)))
     if first is not None:
@@ -208,7 +208,7 @@ def _plain_text(array: pa.Array) -> pa.Array:
 
     lengths = pc.binary_length(array.dictionary).take(array.indices)
     if (pc.sum(lengths).as_py() or 0) > MAX_CHUNK:
-        raise ValueError(f"texts of {len(array):,} rows are above {MAX_CHUNK >> 20} MiB")
+        raise ValueError(f"texts of {len(array):,} rows are larger than {MAX_CHUNK >> 20} MiB")
     return array.dictionary_decode()
 
 

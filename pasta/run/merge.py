@@ -43,8 +43,8 @@ class RunFinding:
 def merged_findings(found: Iterable[RunFinding]) -> list[tuple[str, Finding]]:
     """Findings with their tools, the most promising first.
 
-    Findings of several runs about the same place become one: that of the run with the largest
-    gain, with the ranks that have it.
+    Findings of several runs about the same place are merged into the one with the largest gain,
+    with the ranks that have it.
     """
     groups: dict[tuple[str, str, str], list[RunFinding]] = {}
     for each in found:

@@ -28,7 +28,7 @@ _NO_ID = np.iinfo(np.uint64).max
 
 
 def arrivals_of(root: Root, runs: Sequence[RankRun], problems: list[str]) -> Result | None:
-    """When each rank arrived at the collectives of all; None if no two runs share a communicator.
+    """Arrival of each rank at common collectives; None if no two runs share a communicator.
     A table that cannot be read is left out, with a line in `problems`."""
     codes: dict[str, int] = {}
     found, ranks, used = [], {}, []
@@ -59,12 +59,14 @@ def arrivals_of(root: Root, runs: Sequence[RankRun], problems: list[str]) -> Res
     notes = []
     if arrivals.incomplete:
         operations = counted(arrivals.incomplete, "operation")
-        notes.append(f"{operations} were not recorded by all ranks, and are left out")
+        notes.append(f"{operations} were not recorded by all ranks and left out")
     if arrivals.error is None:
-        notes.append("the clocks of the hosts are not synchronized: skew between them is not known")
+        notes.append("the clocks of the hosts are not synchronized: skew between them is unknown")
     elif arrivals.error:
         by = formatted(arrivals.error, "ns")
-        notes.append(f"the clocks of the hosts differ by up to {by}: less is no skew")
+        notes.append(
+            f"the clocks of the hosts differ by up to {by}: smaller differences are not skew"
+        )
     return Result(summary, arrivals.tables(), list(arrivals.findings()), notes=notes)
 
 

@@ -18,7 +18,7 @@ from pasta.run.root import RankRun
 
 #: Rows buffered before they are written.
 _ROWS = 1 << 16
-#: Rows of each rank that come first, interleaved, so that reports show all ranks.
+#: Number of first rows of each rank that are interleaved, so that reports show all ranks.
 _SHOWN = 100
 
 
@@ -42,7 +42,7 @@ def merged_schema(parts: Sequence[Part]) -> pa.Schema:
             [schema.remove_metadata() for schema in schemas], promote_options="permissive"
         )
     except pa.ArrowException as error:
-        raise RunError(f"its columns differ in type between ranks ({error})") from None
+        raise RunError(f"the types of its columns differ between ranks ({error})") from None
     ranks = [part.run.rank for part in parts]
     layout = layout_of(schemas[0].metadata, parts[0].path)
     if len(set(ranks)) == len(ranks) and None not in ranks:
@@ -110,7 +110,7 @@ def merged_rows(
     parts: Sequence[Part], schema: pa.Schema, problems: list[str]
 ) -> Iterator[pa.Table]:
     """Rows of all parts: the first rows of all interleaved, since they matter most, then the rest
-    part by part. A damaged file gives the rows before the damage."""
+    part by part. Of a damaged file the rows before the damage are kept."""
     heads, order = [], []
     damaged = set()
 

@@ -37,7 +37,7 @@ class _Trace:
         it, or it has more than `max_length` characters."""
         file.readline(_LINE)
         if file.readline(_LINE) != '"traceEvents":[\n':
-            raise ValueError("not as event_trace writes it")
+            raise ValueError("not written by event_trace")
         while line := file.readline(_LINE):
             max_length -= len(line)
             if max_length < 0:
@@ -124,7 +124,7 @@ def merge_traces(root: Root, target: Path, problems: list[str]) -> bool:
                 OSError, EOFError, zlib.error, ValueError, LookupError, TypeError, AttributeError,
                 RecursionError,
             ) as error:  # fmt: skip
-                problems.append(f"{path}: trace merged only up to where it is damaged ({error})")
+                problems.append(f"{path}: damaged trace, merged only up to the damage ({error})")
         out.write("\n]}\n")
     return True
 

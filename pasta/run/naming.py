@@ -58,7 +58,7 @@ def place_in_job(environment: Mapping[str, str]) -> Rank | None:
     ]
     if not found:
         return None
-    # Values that the first launcher does not set come from others with the same rank.
+    # Values that the first launcher does not set are taken from others with the same rank.
     agreeing = [each for each in found if each.rank == found[0].rank]
     return Rank(
         found[0].rank,
@@ -142,7 +142,7 @@ def check_root(template: str, option: str) -> None:
 
     if "%" not in template and is_run(Path(template)):
         raise ConfigError(
-            f"{template} is a run directory", remedy=f"name another place with {option} DIR"
+            f"{template} is a run directory", remedy=f"use another directory with {option} DIR"
         )
 
 
@@ -183,7 +183,7 @@ def _check_parent(template: str, directory: Path, option: str) -> None:
     if not os.access(parent, os.W_OK | os.X_OK):
         raise ConfigError(
             f"{template}: no permission to write in {parent}",
-            remedy=f"name another place with {option} DIR",
+            remedy=f"use another directory with {option} DIR",
         )
 
 
@@ -221,7 +221,7 @@ def expand(
             return "%"
         raise ConfigError(
             f"run.out = {template!r}: unknown placeholder %{letter}",
-            remedy="known are %n %p %h %r %t %q{ENV} %%",
+            remedy="known placeholders: %n %p %h %r %t %q{ENV} %%",
         )
 
     return Path(_TOKEN.sub(text, template))

@@ -54,8 +54,8 @@ class RecordedPass:
             raise RunError(f"{run.path}: already joined", remedy="name the runs of its passes")
         if _LAUNCH not in self.kinds:
             raise RunError(
-                f"{run.path}: no launches were recorded, by which passes are joined",
-                remedy="record it again, with run.events on",
+                f"{run.path}: no launches were recorded, which joining requires",
+                remedy="record it again with run.events on",
             )
 
     @cached_property
@@ -71,7 +71,7 @@ class RecordedPass:
 
     @property
     def has_counts(self) -> bool:
-        """Whether executed instructions were counted: then a source gives no device times."""
+        """Whether executed instructions were counted; the source then records no device times."""
         return "instruction_count" in self.kinds
 
     @property
@@ -172,8 +172,8 @@ class Reader:
         wanted: Sequence[str],
         kinds: Sequence[str] = (),
     ) -> dict[str, NDArray[Any]]:
-        """Sums (uint64) by launch of those of the wanted columns that a tool's table has; `kinds`:
-        of rows of these kinds alone."""
+        """Sums (uint64) by launch of the wanted columns that a tool's table has; `kinds`: only rows
+        of these kinds."""
         run, (tool, table) = self._of.run, of
         path = run.results / tool / f"{table}.parquet"
         file = open_parquet(path, run.path, whole=False)

@@ -82,8 +82,8 @@ def joined_stalls(times: RecordedPass, accesses: RecordedPass, joined: Joined) -
     different = _different_code(functions, found, stored)
     if different:
         notes.append(
-            f"the modules of {counted(different, 'function')} have different contents in the two"
-            " passes: their loads may not correspond"
+            f"the modules of {counted(different, 'function')} differ between the passes: "
+            "their loads may not correspond"
         )
     result = stalls.result(notes)
     others = {name: stored.tables[name] for name in stored.tables if name not in _OF_PASS}
@@ -96,7 +96,7 @@ def _accesses(
 ) -> tuple[NDArray[Any], int]:
     """Accesses (`access_type`) of joined launches, with ordinals and functions of the pass with
     times; and the number of launches with accesses but without partner. `same`: numbers of
-    functions there, by those of the pass with accesses."""
+    functions in that pass, by number in the pass with accesses."""
     path = accesses.run.results / STALLS / "accesses.parquet"
     file = open_parquet(path, accesses.run.path, whole=False)
     parts = [np.zeros(0, access_type())]
@@ -124,8 +124,8 @@ def _accesses(
 
 
 def _same_functions(functions: Sequence[Function], stored: StoredResult) -> NDArray[Any]:
-    """Numbers (int32) in `functions` of the functions of the pass with accesses: those of the same
-    module, else of the same name; -1: none. The last entry is -1."""
+    """Numbers (int32) in `functions` of the functions of the pass with accesses, matched by module
+    and name, otherwise by name; -1: none. The last entry is -1."""
     exact: dict[tuple[str, str | None], int] = {}
     named: dict[str, int] = {}
     for number, each in enumerate(functions):
@@ -135,8 +135,8 @@ def _same_functions(functions: Sequence[Function], stored: StoredResult) -> NDAr
     for number, each in enumerate(functions):
         named.setdefault(each.name, number)
     table = _functions(stored)
-    theirs = zip(*(table.values(name) for name in ("function", "module")), strict=True)
-    return np.asarray([*(exact.get(key, named.get(key[0], -1)) for key in theirs), -1], np.int32)
+    keys = zip(*(table.values(name) for name in ("function", "module")), strict=True)
+    return np.asarray([*(exact.get(key, named.get(key[0], -1)) for key in keys), -1], np.int32)
 
 
 def _functions(stored: StoredResult) -> Table:
@@ -151,15 +151,15 @@ def _different_code(
 ) -> int:
     """How many functions with accesses have other contents in the pass with accesses."""
     table = _functions(stored)
-    theirs: dict[str, set[str]] = {}
+    modules: dict[str, set[str]] = {}
     for name, module in zip(table.values("function"), table.values("module"), strict=True):
         if module is not None:
-            theirs.setdefault(name, set()).add(module)
+            modules.setdefault(name, set()).add(module)
     used = [functions[each] for each in np.unique(accesses["function"]).tolist() if each >= 0]
     return sum(
         each.module is not None
-        and each.name in theirs
-        and f"{each.module:016x}" not in theirs[each.name]
+        and each.name in modules
+        and f"{each.module:016x}" not in modules[each.name]
         for each in used
     )
 

@@ -19,7 +19,7 @@ from pasta.tool import Result
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-#: Columns that tensor stores belong to.
+#: Columns that tensor stores are added to.
 _WITH_STORES = frozenset({"bytes", "write_bytes"})
 #: Names of the passes.
 TIMES, ACCESSES = "times", "accesses"
@@ -158,7 +158,7 @@ class Joined:
     def _sums(
         self, codes: NDArray[Any], count: int
     ) -> tuple[dict[str, NDArray[Any]], dict[str, Column]]:
-        """Sums and columns of the joined launches by group, of which these are the numbers."""
+        """Sums and columns of the joined launches by group number."""
 
         def total(values: NDArray[Any], of: NDArray[Any]) -> NDArray[Any]:
             return np.bincount(codes[of], weights=values[of], minlength=count)
@@ -248,20 +248,20 @@ class Joined:
         elsewhere = int(len(self.pairs) - self.pairs.placed.sum())
         if elsewhere:
             found.append(
-                f"{counted(elsewhere, 'launch')} joined by kernel, grid and block alone, because"
-                " the passes made them at different places"
+                f"{counted(elsewhere, 'launch')} joined only by kernel, grid and block, "
+                "because the passes made them at different places"
             )
         if not self.accesses.bytes:
             found.append(
                 f"no bytes: {COUNTS} did not run in the pass {ACCESSES}; add it with -t {COUNTS}"
             )
         elif len(self.accesses.bytes) < len(BYTES):
-            found.append("bytes are not divided into read and written: an older PASTA counted them")
+            found.append("bytes are not split into reads and writes: an older PASTA counted them")
         probed = int(self.probed.sum())
         if self.accesses.bytes and probed < len(self.pairs):
             found.append(
-                f"bytes are of the {probed:,} probed of {len(self.pairs):,} joined launches;"
-                " GB/s is of these launches alone"
+                f"bytes cover the {probed:,} probed of {len(self.pairs):,} joined launches; "
+                "GB/s covers these launches only"
             )
         inferred = int(self.stored[self.probed].sum(dtype=np.uint64))
         if inferred:

@@ -74,7 +74,7 @@ def in_order(one: RecordedPass, other: RecordedPass) -> tuple[RecordedPass, Reco
     times, accesses = (other, one) if one.is_probed else (one, other)
     if not times.is_timed and not times.has_counts:
         raise RunError(
-            f"{times.run.path}: no device times, which {times.sources} did not give",
+            f"{times.run.path}: no device times; {times.sources} did not provide them",
             remedy="record it with a source that has kernel_complete (docs/backends.md)",
         )
     return times, accesses
@@ -85,7 +85,7 @@ def in_order(one: RecordedPass, other: RecordedPass) -> tuple[RecordedPass, Reco
 
 @dataclass(frozen=True)
 class Partners:
-    """Runs of the same processes in two passes, and those of processes of one pass only."""
+    """Runs of the same processes in two passes, and runs of processes in one pass only."""
 
     pairs: list[tuple[RunDirectory, RunDirectory]]
     alone: list[tuple[str, RunDirectory]]  # with the name of the pass
@@ -148,7 +148,7 @@ def join(
     finish: Finish,
     rejoin: Rejoin = _none,
 ) -> JoinedRun:
-    """Writes the joined run of two passes, in any order, to `staging`, which becomes `place`.
+    """Writes the joined run of two passes, in any order, to `staging`, which is moved to `place`.
 
     Raises RunError if nothing can be joined, or a run is damaged.
     """
@@ -213,7 +213,7 @@ def join_all(
 ) -> tuple[list[RunDirectory], list[str]]:
     """Joins the processes of two passes whose runs are in `whole`: that becomes the joined run, or
     if a pass has several processes a root of joined runs. Returns the joined runs, and lines about
-    what was not joined. Raises RunError for a damaged manifest."""
+    runs that were not joined. Raises RunError for a damaged manifest."""
     found = partners(times, accesses)
     several = max(len(times), len(accesses)) > 1
     done, lines = [], []
@@ -258,7 +258,7 @@ def _named(times: RecordedPass, accesses: RecordedPass) -> Iterator[tuple[str, R
 
 
 def _warnings(times: RecordedPass, accesses: RecordedPass) -> Iterator[str]:
-    """What may make the passes differ, and their own warnings."""
+    """Possible differences between the passes, and their own warnings."""
     commands = [each.manifest["command"] for each in (times, accesses)]
     if commands[0] != commands[1]:
         one, other = (plain(" ".join(command), 200) for command in commands)
@@ -275,8 +275,8 @@ def _lost(times: RecordedPass, accesses: RecordedPass) -> Iterator[str]:
             count = each.manifest.get(key, {}).get("kernel_launch", 0)
             if count:
                 yield (
-                    f"{counted(count, 'launch')} of {name} were {why} of the recording: later ones"
-                    " may be joined with others than their own"
+                    f"{counted(count, 'launch')} of {name} were {why} of the recording: later "
+                    "launches may be joined with the wrong partners"
                 )
 
 
@@ -307,7 +307,7 @@ def _rejoined(
     try:
         names = [path.parent.name for path in result_documents(accesses.run.results)]
     except RunError:
-        return found  # the copy of the results says why
+        return found  # copying the results reports why
     for name in names:
         try:
             each = rejoin(name, times, accesses, joined)
@@ -326,8 +326,8 @@ def _copy_results(
     warnings: list[str],
     without: Collection[str] = (),
 ) -> None:
-    """Copies the results of both passes with a note about their origin; what cannot be read is
-    left out with a warning. `without`: tools whose results are made of both."""
+    """Copies the results of both passes with a note about their origin; unreadable results are left
+    out with a warning. `without`: tools whose results come from both passes."""
     for name, each in _named(times, accesses):
         try:
             documents = result_documents(each.run.results)
@@ -339,7 +339,9 @@ def _copy_results(
             if target.name in without:
                 continue
             if target.exists():
-                warnings.append(f"{target.name} ran in both passes; shown is that of {TIMES}")
+                warnings.append(
+                    f"{target.name} ran in both passes; the report shows that of {TIMES}"
+                )
                 continue
             try:
                 _copy_result(each, name, path, target)

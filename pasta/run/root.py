@@ -60,7 +60,7 @@ class RankRun:
 
     @property
     def is_replay(self) -> bool:
-        """Whether pasta replay or analyze made it from another run."""
+        """Whether pasta replay or analyze created it from another run."""
         return "replay" in self.manifest
 
 
@@ -150,7 +150,7 @@ class Root:
         return [rank for rank in range(self.world_size or 0) if rank not in seen]
 
     def of_rank(self, rank: int) -> list[RankRun]:
-        """The runs of a rank: its process, then its children. Raises RunError if it has none."""
+        """The runs of a rank: its process, then its children. Raises RunError if there are none."""
         found = [run for run in self.runs if run.rank == rank]
         if found:
             return found
@@ -196,8 +196,8 @@ class Root:
         twice = [rank for rank in self.ranks if self._independent(rank) > 1]
         if twice:
             yield (
-                f"{ranks_text(twice)}: several processes that are not each other's children, from"
-                " a restart or another job in the same root"
+                f"{ranks_text(twice)}: several unrelated processes, from a restart or another "
+                "job in the same root"
             )
 
     def _independent(self, rank: int) -> int:
@@ -293,7 +293,7 @@ def _read(path: Path) -> RankRun | Problem | None:
     if not path.exists():
         return None  # finished meanwhile, and renamed
     if not manifest or unfinished:
-        why = "unfinished: being written, or its PASTA was killed"
+        why = "unfinished: still being written, or its PASTA was killed"
         return Problem(path, why, _recorded_rank(directory))
     if "ranks" in manifest:
         return Problem(path, "made by pasta merge, not the run of a process")
@@ -301,7 +301,7 @@ def _read(path: Path) -> RankRun | Problem | None:
 
 
 def _run(directory: RunDirectory, manifest: dict[str, Any]) -> RankRun:
-    clock = manifest.get("clock") or {}  # runs of older versions lack it: hosts differ by name
+    clock = manifest.get("clock") or {}  # absent in older runs: hosts are distinguished by name
     rank, local_rank, world_size = map(manifest.get, ("rank", "local_rank", "world_size"))
     return RankRun(
         directory,

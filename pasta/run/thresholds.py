@@ -57,7 +57,7 @@ class Exceeded:
 
 @dataclass(frozen=True)
 class Threshold:
-    """A limit on a change; `str` gives the text that `parse` accepts.
+    """A limit on a change; `str` returns the text that `parse` accepts.
 
     `path` is the column, after the names of its tool and table if given. `rows` is a regular
     expression for rows; None: the total, or every row if the column has no total.
@@ -77,9 +77,9 @@ class Threshold:
             raise _wrong(text, _misshapen(text))
         path = tuple(part.strip() for part in match["path"].split("."))
         if not all(path):
-            raise _wrong(text, "a name is empty before the comparison")
+            raise _wrong(text, "the name before the comparison is empty")
         if len(path) > 3:
-            raise _wrong(text, f"there are {len(path)} names, of at most tool, table and column")
+            raise _wrong(text, f"{len(path)} names, at most tool, table and column are allowed")
         rows = match["rows"][1:-1] if match["rows"] else None
         try:
             re.compile(rows or "")
@@ -147,7 +147,7 @@ class Threshold:
     def _changes(
         self, place: str, table: TableDiff, column: ColumnDiff, notes: list[str]
     ) -> Iterator[tuple[str | None, Change]]:
-        """The changes to check: the total, or those of rows with their keys. Raises RunError."""
+        """The changes to check: the total, or changes of rows with their keys. Raises RunError."""
         if column.total is not None and self.rows is None:
             if column.total.difference is None:
                 raise RunError(f"--fail-on {self}: {place} has no values in one of the runs")
@@ -168,8 +168,8 @@ class Threshold:
             notes.append(f"--fail-on {self}: no row of {place} matches")
         elif left_out:
             notes.append(
-                f"--fail-on {self}: {left_out:,} of {seen:,} rows of {place} are left out: they are"
-                " in one run only, or have no value there"
+                f"--fail-on {self}: {left_out:,} of {seen:,} rows of {place} cannot be "
+                "compared: they are in one run only, or have no value there"
             )
 
     def _limit(self, unit: Unit | None) -> Fraction:
@@ -182,7 +182,7 @@ class Threshold:
             known = ", ".join(f"+5{suffix}" for suffix in scale)
             raise ConfigError(
                 f"--fail-on {self}: {self.path[-1]} is not in {self.unit}",
-                remedy=f"give one of {known}, or +5%",
+                remedy=f"use one of {known}, or +5%",
             )
         return Fraction(self.amount) * scale[self.unit.lower()]
 
@@ -198,7 +198,7 @@ class Threshold:
 
 
 def _wrong(text: str, why: str) -> ConfigError:
-    return ConfigError(f"--fail-on {text!r}: {why}", remedy=f"give {_FORM}")
+    return ConfigError(f"--fail-on {text!r}: {why}", remedy=f"write {_FORM}")
 
 
 def _misshapen(text: str) -> str:
@@ -214,7 +214,7 @@ def _parsed_amount(text: str, amount: str) -> tuple[Decimal, str]:
     if match is None:
         raise _wrong(text, f"{amount.strip()!r} is not an amount such as +5%, +10MiB, -3")
     if not match["sign"]:
-        raise _wrong(text, f"the amount {amount.strip()} has no sign, + or -")
+        raise _wrong(text, f"the amount {amount.strip()} must begin with + or -")
     if match["unit"].lower() not in _KNOWN:
         raise _wrong(text, f"unknown unit {match['unit']!r}")
     return Decimal(match["sign"] + match["number"]), match["unit"]

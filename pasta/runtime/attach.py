@@ -60,7 +60,7 @@ except KeyboardInterrupt:
 except BaseException:
  pass
 """
-#: Runs on the thread. It fails if `pasta attach` has given up meanwhile.
+#: Runs on the thread. It fails if `pasta attach` has timed out meanwhile.
 _THREAD = """try:
  names = {{"__name__": "_pasta_attached"}}
  with open({source!r}, "rb") as file:
@@ -112,8 +112,8 @@ class _Connection:
             if slow and time.monotonic() > slow:
                 slow = 0.0
                 self.say(
-                    f"waiting until the main thread of {self.program} runs Python code: it is in a"
-                    " call of C, such as a wait"
+                    f"waiting until the main thread of {self.program} runs Python code: it is "
+                    "in a C call, such as a wait"
                 )
         listening, self.socket = self.socket, self.socket.accept()[0]
         listening.close()
@@ -163,7 +163,7 @@ class _Connection:
 
 
 class Attachment:
-    """The profile of a running program, which goes on when the `with` block ends."""
+    """The profile of a running program; the program continues after the `with` block."""
 
     def __init__(self, program: Program, config: Config, say: Say) -> None:
         self.program, self.config, self.say = program, config, say
@@ -222,7 +222,7 @@ class Attachment:
         self._block.warnings.extend(self.unseen)
 
     def _open(self, configuration: str = "") -> dict[str, Any]:
-        """What the program's side says; with a configuration it opens libpasta."""
+        """The answer of the program's side, which opens libpasta if given a configuration."""
         return self._connection.ask(
             "open",
             {
@@ -253,11 +253,11 @@ class Attachment:
 
     def _note_unseen(self, missed: list[str], *, preloaded: bool) -> None:
         self.unseen.append(
-            "attached to the running program: its earlier work is not in this run, nor is memory"
-            " that it allocated before"
+            "attached to the running program: earlier work, and memory allocated earlier, "
+            "are not in this run"
         )
         if not preloaded:
-            self.unseen.append(f"kernels, copies and memory of GPUs are not followed: {PRELOAD}")
+            self.unseen.append(f"GPU kernels, copies and memory are not followed: {PRELOAD}")
         self.unseen += [f"not followed: {each}" for each in missed]
 
     def follow(self) -> None:
@@ -339,7 +339,7 @@ def _usual_tools(
         return ("kernel_freq",)
     raise RunError(
         f"{program} has not imported {_titles()}, so only its annotations can be followed",
-        remedy=f"-t event_trace; for events of GPUs, {PRELOAD}",
+        remedy=f"use -t event_trace; for GPU events, {PRELOAD}",
     )
 
 
@@ -349,7 +349,7 @@ def _check_frameworks(program: Program, tools: list[Tool], followed: list[Framew
     if needing and not followed:
         raise RunError(
             f"tool {needing[0]} needs {_titles()}, which {program} has not imported",
-            remedy="attach when it has, or leave out the tool",
+            remedy="attach once it has, or leave out the tool",
         )
 
 
@@ -367,7 +367,7 @@ def _lock(session: Session, program: Program) -> int:
         holder = _holder(descriptor)
         os.close(descriptor)
         raise RunError(
-            f"{program} is profiled by another pasta attach (process {holder.pid})",
+            f"another pasta attach (process {holder.pid}) is profiling {program}",
             remedy=f"pasta attach --detach {program.pid}",
         )
     os.ftruncate(descriptor, 0)
@@ -398,4 +398,4 @@ def detach(pid: int) -> None:
                 return
         finally:
             os.close(descriptor)
-    raise RunError(f"no pasta attach profiles process {pid}")
+    raise RunError(f"no pasta attach is profiling process {pid}")

@@ -74,7 +74,7 @@ class _Call:
         return False
 
 
-#: Calls that the main thread has not made: CPython keeps no reference to them.
+#: Pending calls of the main thread: CPython keeps no reference to them.
 _calls: set[_Call] = set()
 
 
@@ -138,7 +138,7 @@ class Library:
 
     @property
     def framework(self) -> int:
-        """Address of the function that gives framework hooks their function table."""
+        """Address of the function that returns the function table of framework hooks."""
         return ctypes.cast(self.process.pasta_framework_api, ctypes.c_void_p).value or 0
 
 
@@ -189,10 +189,12 @@ class _Attached:
         except AttributeError:
             raise Refused(f"it has loaded another version of PASTA ({loaded})") from None
         if self.library.is_read():
-            raise Refused("it profiles a block itself, or another pasta attach does so")
+            raise Refused("it is profiling a block itself, or another pasta attach is profiling it")
         ring = self.library.ring()
         if ring is None:
-            raise Refused("it is not profiled: pasta-preload does not follow it, or said why")
+            raise Refused(
+                "it is not profiled: pasta-preload does not follow it, or has printed why"
+            )
         return dict(about, ring=os.fsdecode(ring))
 
     def prepare(self, request: list[dict[str, Any]]) -> dict[str, Any]:

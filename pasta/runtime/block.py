@@ -196,7 +196,10 @@ def this_process() -> Host:
     if _host.pid != os.getpid():
         if not _host.preloaded:
             raise RunError(
-                f"process {_host.pid} has profiled a block before this one was forked from it",
+                (
+                    f"process {_host.pid} had profiled a block before this process was forked "
+                    "from it"
+                ),
                 remedy="use the start method spawn, or start the program with pasta-preload",
             )
         _host = Host()

@@ -35,7 +35,7 @@ def load_block_tools(config: Config) -> list[Tool]:
     for tool in tools:
         if "probes" in tool.needed():
             raise ToolError(
-                f"tool {tool.name} has probes, which are made before the program starts",
+                f"tool {tool.name} has probes, which are compiled before the program starts",
                 remedy=f"pasta-preload -t {tool.name} --profile-from-start=off, and pasta.start()",
             )
     config.events = config.events or any("recording" in tool.needed() for tool in tools)
@@ -46,4 +46,4 @@ def refuse_tools_of_gpus(tools: Iterable[Tool]) -> None:
     """Raises ToolError if a tool has no events in a program without pasta-preload."""
     for tool in tools:
         if not _WITHOUT_PRELOAD.intersection(tool.handlers()) and "operators" not in tool.needed():
-            raise ToolError(f"tool {tool.name} needs events of a GPU", remedy=PRELOAD)
+            raise ToolError(f"tool {tool.name} needs GPU events", remedy=PRELOAD)

@@ -137,13 +137,13 @@ class Collector:
         """Feeds the events that a killed collector recorded and released from the ring."""
         if not self.staged.exists():
             self.warnings.append(
-                "a collector was killed, and recorded no events (run.events): what it had taken "
-                "from the ring is missing here"
+                "a collector was killed, and events were not recorded (run.events): what it "
+                "had read from the ring is missing here"
             )
             return
         self.warnings.append(
-            "a collector was killed: what it had taken from the ring was read back from the "
-            "events that it had recorded, without launches that the filter had dropped"
+            "a collector was killed: what it had read from the ring was restored from the "
+            "recorded events, without launches that the filter had dropped"
         )
         for identifier, text in self.ring.strings():  # so that texts keep their ids
             self.strings.add(identifier, text)
@@ -255,7 +255,7 @@ class Collector:
             selected = pipeline.feed(batch)
         except Exception as error:
             if pipeline.working():
-                what = "the events from here on could not be processed"
+                what = "events from here on could not be processed"
                 add_warning(self.session, self.warnings, what, error)
             pipeline.fail_all("PASTA's own processing", error)
             selected = batch

@@ -1,9 +1,9 @@
 """The collector process: follows an event ring and writes its run directory.
 
 Started by the launcher: while the target runs, if the target cannot run Python itself; otherwise
-after it has ended.  Rings of several ended processes may share a collector, since most of the time
-that one with few events takes is the start of Python: a child is forked for each, so that tools
-find a new process and their crash is that of one run.
+after it has ended.  Rings of several ended processes may share a collector, since starting
+Python takes most of the time of a run with few events: a child is forked for each ring, so that
+tools find a new process and a crash affects one run only.
 """
 
 from __future__ import annotations
@@ -42,7 +42,9 @@ def collect(ring_path: Path, *, plain_name: bool) -> dict[str, Any]:
     session = Session.open(ring_path.parent.parent)
     with open(private.open_file(ring_path), "rb") as owned:
         if not private.lock(owned.fileno()):
-            raise RunError(f"another collector works on {ring_path}", remedy="let it finish")
+            raise RunError(
+                f"another collector is reading {ring_path}", remedy="wait until it has finished"
+            )
         return _collect(session, Ring(ring_path), plain_name)
 
 

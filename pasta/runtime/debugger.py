@@ -118,8 +118,8 @@ def run_in(program: Program, file: Path) -> None:
     debugger = next((each for each in _DEBUGGERS if shutil.which(each.name)), None)
     if debugger is None:
         raise MissingDependency(
-            f"neither gdb nor lldb was found, which pasta attach needs for Python before"
-            f" 3.{_REMOTE_MINOR}",
+            "neither gdb nor lldb was found; pasta attach needs one of them for Python "
+            f"before 3.{_REMOTE_MINOR}",
             remedy="apt install gdb, or dnf install gdb",
         )
     with _Dialogue(debugger, program) as dialogue:
@@ -258,17 +258,17 @@ class _Dialogue:
                 return
             self.ask("detach")
             time.sleep(_TRIAL_SECONDS)
-        raise RunError(f"{self.program} is busy with its locks", remedy="try again")
+        raise RunError(f"{self.program} holds locks that block the call", remedy="try again")
 
 
 def _is_safe(code: str, frames: str) -> bool:
     """Whether a stopped thread cannot hold the lock of Py_AddPendingCall: it is in a system call,
-    for which nobody keeps that lock, or in none of the functions around it."""
+    during which that lock is never held, or outside the functions that take it."""
     return bool(_SYSTEM_CALL.search(code.strip())) or not _LOCKS.search(frames)
 
 
 def _reason(answer: str) -> str:
-    """The line of a debugger's output that says why it could not stop the program."""
+    """The line of a debugger's output with the reason why it could not stop the program."""
     telling = re.compile(r"ptrace|error:|[Nn]ot permitted|denied")
     return next((line for line in _lines(answer) if telling.search(line)), _last_line(answer))
 

@@ -30,7 +30,7 @@ _FIRST_LIBRARIES = {
 
 
 #: Consequence if only the accelerator's runtime can load the library.
-_ACCELERATOR_ONLY = "its accelerators are profiled, but neither annotations nor its children are"
+_ACCELERATOR_ONLY = "its accelerators are profiled, but neither annotations nor child processes are"
 
 
 class CannotRun(PastaError):

@@ -1,7 +1,7 @@
 """Samples of the program's call stacks on the host, by a thread of the launcher.
 
-The kernel samples the threads (perf events) and the launcher reads what it wrote, so the program
-gets no signal and none of its system calls is interrupted. The native part is shim/sampler.
+The kernel samples the threads (perf events) and the launcher reads the samples, so the program
+gets no signals and its system calls are not interrupted. The native part is shim/sampler.
 """
 
 from __future__ import annotations
@@ -51,14 +51,14 @@ class HostSampling:
         found = []
         if not self._lib.pasta_sampler_sees_kernel(self._sampler):
             found.append(
-                "samples of the host: time in system calls is not sampled; with "
-                f"sysctl kernel.perf_event_paranoid={_NO_KERNEL - 1}, or as root, it is"
+                "host samples: time in system calls is not sampled; to include it: sysctl "
+                f"kernel.perf_event_paranoid={_NO_KERNEL - 1}, or run as root"
             )
         if not self._lib.pasta_sampler_has_cfi(self._sampler):
             found.append(
-                "samples of the host: libunwind is not installed, or not for this processor: "
-                "frames of code without frame pointers are missing (Debian, Ubuntu: "
-                "apt install libunwind8; Fedora: dnf install libunwind)"
+                "host samples: libunwind is not installed, or not available for this "
+                "processor: frames of code without frame pointers are missing (Debian, "
+                "Ubuntu: apt install libunwind8; Fedora: dnf install libunwind)"
             )
         return found
 
@@ -80,12 +80,12 @@ class HostSampling:
         os.eventfd_write(self._wake, 1)
         self._thread.join(_STOP_SECONDS)
         if self._thread.is_alive():
-            raise RuntimeError("the thread that samples the host does not end")
+            raise RuntimeError("the host sampling thread did not end")
         unread = self._lib.pasta_sampler_python_error(self._sampler)
         self._lib.pasta_sampler_close(self._sampler)
         os.close(self._wake)
         if unread:
-            self._log(f"samples of the host have no frames of Python: {os.strerror(unread)}")
+            self._log(f"host samples have no Python frames: {os.strerror(unread)}")
 
 
 def obstacle() -> str:
@@ -112,13 +112,13 @@ def problem(error: OSError) -> str:
                 f"sysctl kernel.perf_event_paranoid={_NO_KERNEL}"
             )
         return (
-            f"{head}; a container must allow perf_event_open "
-            "(docker, podman: --cap-add PERFMON; Kubernetes: capabilities.add: [PERFMON])"
+            f"{head}; the container must allow perf_event_open (docker, podman: --cap-add "
+            "PERFMON; Kubernetes: capabilities.add: [PERFMON])"
         )
     if error.errno == errno.EMFILE:
-        return f"{head}; each processor needs a descriptor: ulimit -n 4096"
+        return f"{head}; each processor needs a file descriptor: ulimit -n 4096"
     if error.errno == errno.ENOSYS:
-        return f"{head}; the kernel of this machine or sandbox has no perf events"
+        return f"{head}; the kernel of this machine or sandbox does not support perf events"
     return head
 
 

@@ -107,7 +107,7 @@ class Launcher:
         except Exception as error:
             self._rings.say_once(
                 f"the program cannot be watched ({type(error).__name__}: {error}): its run is "
-                "written when it has ended, if that is possible then"
+                "written after it exits, if that is still possible"
             )
 
     def _live_view(self) -> LiveView | None:

@@ -38,7 +38,7 @@ _MAX_NAME = 200
 
 
 class LiveCounts:
-    """Counts the events of one process as they come."""
+    """Counts the events of one process as they arrive."""
 
     def __init__(self, strings: Strings) -> None:
         self._strings = strings
@@ -107,7 +107,7 @@ class LiveCounts:
 
 @dataclass
 class Progress:
-    """Counts of all processes of a session at one time."""
+    """Counts of all processes of a session at one moment."""
 
     seconds: float
     processes: int = 0

@@ -86,4 +86,4 @@ class ContextView:
         raise AttributeError(f"context.{name} is shared by all tools and cannot be deleted")
 
     def __reduce__(self) -> Any:
-        raise TypeError("the context of a tool is no part of its state")
+        raise TypeError("the context of a tool is not part of its state")

@@ -1,4 +1,4 @@
-"""Adds notes to results about data that the run's backend could not give."""
+"""Adds notes to results about data that the run's backend does not provide."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from pasta.tool import Result, Tool
 
 
 def with_gaps(tool: Tool, result: Result, sources: Iterable[str]) -> Result:
-    """The result with a note for each accelerator among `sources` that lacks data the tool uses.
+    """The result with a note for each accelerator among `sources` without data that the tool uses.
 
-    If a tool has no results without accesses and no source gives them, the result only says so.
+    If a tool requires accesses and no source provides them, the result contains only that note.
     Raises ToolError if `uses` of the tool has an unknown capability.
     """
     kind = type(tool)  # the instance may have attributes of these names
@@ -28,7 +28,7 @@ def with_gaps(tool: Tool, result: Result, sources: Iterable[str]) -> Result:
     wants = kind.wants()
     if ACCESSES in wants and capabilities.blind and not kind.optional_accesses:
         who, what = " and ".join(capabilities.blind), CAPABILITIES[ACCESSES].text
-        return Result(summary=f"not available on this backend: {who} cannot give {what}")
+        return Result(summary=f"not available on this backend: {who} does not provide {what}")
     notes = [
         not_given(source, [each.text for each in missing])
         for source, missing in capabilities.missing(wants).items()

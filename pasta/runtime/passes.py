@@ -1,7 +1,7 @@
 """Two passes of a program: the tools of each, where their runs go, and what they share.
 
-A source that gives device times may exclude probes, and probes change times. So tools without
-probes run in the first pass, and those with probes in the second; tools with `both_passes` in both,
+A source of device times may exclude probes, and probes change times. Tools without probes therefore
+run in the first pass, and tools with probes in the second; tools with `both_passes` run in both,
 but without their probes in the first. Imported only for two passes.
 """
 
@@ -50,7 +50,7 @@ def runs_in(name: str, tool: Tool | type[Tool]) -> bool:
 
 
 def narrowed(config: Config, tools: Sequence[Tool]) -> tuple[Config, list[Tool]]:
-    """The configuration and the tools, without those of a pass that some tool does not want."""
+    """The configuration and the tools, without tools of a pass that is not needed."""
     wanted = [name for name in (TIMES, ACCESSES) if all(name in each.passes for each in tools)]
     if len(wanted) != 1:
         return config, list(tools)
@@ -67,13 +67,13 @@ def split(config: Config, tools: Sequence[Tool], whole: Path) -> list[Pass]:
         return []
     if not config.events:
         raise ConfigError(
-            "run.events = false, but two passes are joined by their recorded events",
+            "run.events = false, but joining two passes requires recorded events",
             remedy="leave run.events on, or use --passes 1",
         )
     if config.rotate:
         raise ConfigError(
-            "--rotate keeps the newest events of each pass, which need not correspond",
-            remedy="leave it out, or use --passes 1",
+            "--rotate keeps the newest events of each pass, which may not correspond",
+            remedy="remove it, or use --passes 1",
         )
     return [Pass(name, _of(config, name, mine, whole), mine) for name, mine in groups.items()]
 
@@ -146,7 +146,8 @@ class Input:
         if stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode):
             raise ConfigError(
                 "standard input is a pipe, which two passes cannot both read",
-                remedy="redirect it from a file (< FILE), or < /dev/null if it is not read",
+                remedy="redirect it from a file (< FILE), or from /dev/null if the program "
+                "does not read it",
             )
         if stat.S_ISREG(mode):
             self._offset = os.lseek(0, 0, os.SEEK_CUR)
@@ -189,7 +190,7 @@ class Former:
             self._moved = whole, aside
 
     def remove(self) -> None:
-        """Removes it, or without a new one gives it its name again."""
+        """Removes the old run, or renames it back if there is no new one."""
         if self._moved is None:
             return
         whole, aside = self._moved
@@ -245,7 +246,7 @@ def reason(passes: Sequence[Pass]) -> str:
     counts = any("instruction_count" in tool.wants() for tool in passes[0].tools)
     what = "executed instructions" if counts else "device times"
     return (
-        f"the program runs twice: first for {what} ({first}), then with probes in kernels"
-        f" ({second}), which would change the times; its output appears twice, and it must do the"
-        " same both times"
+        f"the program runs twice: first for {what} ({first}), then with probes in kernels ("
+        f"{second}), which would change the times; its output appears twice, and both runs "
+        "must do the same work"
     )

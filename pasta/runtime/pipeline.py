@@ -63,7 +63,7 @@ class Pipeline:
     ) -> None:
         names = [name_of(type(tool)) for tool in tools]
         if len(set(names)) < len(names):
-            raise ValueError(f"tools of one name: {', '.join(sorted(names))}")
+            raise ValueError(f"several tools have the same name: {', '.join(sorted(names))}")
         self.filter = filter
         self.context = context
         self.processors: dict[str, Processor] = {}
@@ -153,7 +153,7 @@ class Pipeline:
         return batch
 
     def _follow_operators(self, whole: Batch) -> Operators | None:
-        """The operators as of a batch, by which launches are selected; None if they failed."""
+        """The operators of a batch, by which launches are selected; None if they failed."""
         operators = cast("Operators | None", self.processors.get("operators"))
         if operators is None:
             return None
@@ -321,7 +321,7 @@ def _follows(processor: type[Processor]) -> bool:
 
 
 def _read_only(batch: Batch) -> Batch:
-    """The batch in read-only views: no tool changes what others get or what is recorded."""
+    """The batch in read-only views: tools cannot change data of other tools or the recording."""
     records = {kind: array.view() for kind, array in batch}
     for view in records.values():
         view.flags.writeable = False

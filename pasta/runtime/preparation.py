@@ -54,8 +54,8 @@ def functions_of(configs: Iterable[Config]) -> list[Compiled]:
 
 
 def compile_probes(configs: Iterable[Config], architectures: Sequence[int]) -> int:
-    """Compile the probes of each configuration for devices, side by side; for those of this machine
-    if `architectures` is empty.
+    """Compile the probes of each configuration for devices, in parallel; for the devices of this
+    machine if `architectures` is empty.
 
     Returns the number of sets of probes for which there was a device. Raises PastaError.
     """

@@ -125,8 +125,8 @@ def probe_settings(
     """
     if config.probes_window and config.probes_overhead_budget:
         raise ConfigError(
-            "probes.window and probes.overhead-budget both say when probes run",
-            remedy="give one of them",
+            "probes.window and probes.overhead-budget both set when probes run",
+            remedy="use only one of them",
         )
     from pasta.probes.regex import posix
 

@@ -42,8 +42,8 @@ _MAX_WAITING = 256 << 20
 class ProbeRuntime:
     """Runs all probes of `tools`; `flush` delivers the counts to their maps.
 
-    Accesses of launches that the filter dropped are skipped. An access that comes before the event
-    of its launch waits, as do all after it; without that event they are counted in `orphans`.
+    Accesses of launches that the filter dropped are skipped. An access that arrives before the
+    event of its launch waits, as do all later ones; without that event they count as `orphans`.
     """
 
     def __init__(self, tools: Sequence[Tool], context: Context) -> None:
@@ -61,7 +61,7 @@ class ProbeRuntime:
         self.attach(tools, context)
 
     def attach(self, tools: Sequence[Tool], context: Context) -> None:
-        """Use these tools with probes, and give their maps access to kernel names and sizes."""
+        """Use these tools with probes, and bind their maps to kernel names and sizes."""
         self.tools = list(tools)
         self._context = context
         self.objects = context.objects
@@ -226,9 +226,7 @@ class ProbeRuntime:
         if self._device is None:
             probes, visibility = self._backend()
             if probes is None:
-                raise ToolError(
-                    f"{visibility.name} reported results of probes, which PASTA cannot read"
-                )
+                raise ToolError(f"{visibility.name} reported probe results that PASTA cannot read")
             self._device = probes.results(
                 self.tools,
                 self.numbers,
@@ -276,8 +274,8 @@ class ProbeRuntime:
         ]
         if self._device.other_objects:
             text = (
-                f"{counted(self._device.other_objects, 'launch')} touched more"
-                " objects than fit apart"
+                f"{counted(self._device.other_objects, 'launch')} touched more objects than "
+                "can be told apart"
             )
             losses.append(("", text))
         return losses

@@ -61,7 +61,7 @@ def examine(pid: int, proc: Path = Path("/proc")) -> Program:
         raise RunError(f"process {pid} runs PyPy", remedy="PASTA attaches to CPython only")
     if not is_cpython:
         raise RunError(
-            f"process {pid} ({os.path.basename(executable)}) runs no CPython",
+            f"process {pid} ({os.path.basename(executable)}) does not run CPython",
             remedy="start the program with pasta-preload",
         )
     minor = _minor([executable, *names])
@@ -95,7 +95,7 @@ def _status(pid: int, proc: Path) -> Mapping[str, str]:
 
 def _check_state(pid: int, status: Mapping[str, str], proc: Path) -> None:
     if pid == os.getpid():
-        raise RunError(f"process {pid} is this pasta attach")
+        raise RunError(f"process {pid} is this pasta attach itself")
     if status["Tgid"] != str(pid):
         raise RunError(
             f"{pid} is a thread of process {status['Tgid']}",
@@ -132,8 +132,8 @@ def _check_access(pid: int, status: Mapping[str, str], proc: Path) -> None:
     except OSError as error:
         raise RunError(
             f"process {pid} does not let this user trace it ({error.strerror})",
-            remedy="it has changed its user or capabilities, or the container lacks the"
-            " capability SYS_PTRACE: docker run --cap-add=SYS_PTRACE",
+            remedy="it has changed its user or capabilities, or the container lacks the "
+            "capability SYS_PTRACE: docker run --cap-add=SYS_PTRACE",
         ) from None
     if elsewhere:
         raise RunError(
@@ -143,7 +143,10 @@ def _check_access(pid: int, status: Mapping[str, str], proc: Path) -> None:
         )
     if any(int(status.get(key, 0)) > int(own.get(key, 0)) for key in _SECCOMP):
         raise RunError(
-            f"process {pid} has restricted its system calls (seccomp), and PASTA's could end it",
+            (
+                f"process {pid} has restricted its system calls (seccomp), and PASTA's calls "
+                "could end it"
+            ),
             remedy="start the program with pasta-preload",
         )
     _check_yama(pid, own, proc)

@@ -1,5 +1,5 @@
-"""Results of both passes of tools that run in both: made from the recorded events of the pass with
-device times, and from what the tool stored in the other one."""
+"""Joined results of tools that run in both passes: from the recorded events of the pass with device
+times, and the tables that the tool stored in the other pass."""
 
 from __future__ import annotations
 
@@ -77,6 +77,6 @@ def _other(stored: StoredResult, joined: Joined) -> OtherPass:
     """What the tool gets of the pass with accesses."""
     order = np.argsort(joined.pairs.other)
     one, other = joined.pairs.one[order], joined.pairs.other[order]
-    theirs = joined.accesses.rows[other]
+    probed = joined.accesses.rows[other]
     mine = joined.times.rows["ordinal"][one]
-    return OtherPass(stored.tables, theirs["ordinal"], mine, theirs["probed"])
+    return OtherPass(stored.tables, probed["ordinal"], mine, probed["probed"])

@@ -56,7 +56,7 @@ class Replay:
                 f"{recorded.path}: no events were recorded",
                 remedy=f"they are in the runs that it joins: {', '.join(passes)}"
                 if passes
-                else "record the run again, with run.events on",
+                else "record the run again with run.events on",
             )
         self._strings = Strings()
         self._warnings: list[str] = []
@@ -74,9 +74,9 @@ class Replay:
             blind = Capabilities(tuple(self.manifest.get("sources", ()))).blind
             if blind:
                 raise RunError(
-                    f"{recorded.path}: {' and '.join(blind)} cannot give accesses, "
-                    f"which {', '.join(needing)} needs",
-                    remedy="leave such tools out",
+                    f"{recorded.path}: {' and '.join(blind)} does not provide accesses, which "
+                    f"{', '.join(needing)} needs",
+                    remedy="leave out such tools",
                 )
             raise RunError(
                 f"{recorded.path}: no accesses were recorded, which {', '.join(needing)} needs",

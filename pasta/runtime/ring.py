@@ -228,7 +228,7 @@ class Ring:
         self._ring.ended = how
 
     def release_reserve(self) -> None:
-        """Makes room for files beside the ring, if its process ended on a full file system."""
+        """Frees space for files beside the ring, if its process ended on a full file system."""
         lib.pasta_release_reserve(self._ring)
 
     def set_critical(self, critical: bool) -> None:

@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from pasta.runtime.telemetry import DeviceSampling
 
 _REMOVED = (
-    "the session directory {} was removed while the program ran (systemd does that at logout, "
-    "RemoveIPC=yes, and cleaners of /dev/shm): it was restored; to prevent this: "
-    "loginctl enable-linger, or --set ring.directory=DIR"
+    "the session directory {} was removed while the program ran (systemd does this at logout "
+    "with RemoveIPC=yes, and so do cleaners of /dev/shm) and has been restored; to prevent "
+    "this: loginctl enable-linger, or --set ring.directory=DIR"
 )
 
 #: Slots of the rings that share a collector: they take less time than the start of Python.
@@ -126,7 +126,7 @@ class Rings:
     #: By name of the backend.
     _sampling: dict[str, DeviceSampling] = field(default_factory=dict)
     _host: HostSampling | None = None
-    _backends: list[Backend] | None = None  # those that record; None: not known yet
+    _backends: list[Backend] | None = None  # recording sources; None: not known yet
 
     def __post_init__(self) -> None:
         self.processes = ProcessTable(self.session.directory / "processes")

@@ -147,8 +147,8 @@ class RunWriter:
         if left_out:
             which = "oldest" if self.config.rotate else "newest"
             self.warnings.append(
-                f"the {which} {counted(left_out, 'event was', 'events were')} not"
-                " kept (run.max-size); results have them"
+                f"the {which} {counted(left_out, 'event was', 'events were')} not kept "
+                "(run.max-size); results include them"
             )
         self._attempt("images of modules", self._copy_modules)
         self._attempt("symbols.json", self._write_symbols)
@@ -204,8 +204,8 @@ def _limit(ring: Ring) -> str:
     size = f"{ring.backed * ring.segment_bytes >> 20} MiB"
     if ring.limited == abi.LIMIT_SANDBOX and ring.backed < ring.max_segments:
         return (
-            f"could not grow beyond {size}: the program restricted its system calls, and half of "
-            f"what was free in {ring.path.parent.parent} is what it got; make room there"
+            f"could not grow beyond {size}: the program restricted its system calls, and the "
+            f"ring got half of the free space in {ring.path.parent.parent}; make room there"
         )
     if ring.limited:
         return f"could not grow beyond {size}: make room in {ring.path.parent.parent}"
@@ -235,8 +235,8 @@ def _advice(
         names = sorted(pipeline.context.demangled(selection.launched))
         shown = ", ".join(names[:20]) + (f" and {len(names) - 20} more" if len(names) > 20 else "")
         yield (
-            f"the filter selected none of {counted(selection.seen, 'launch')};"
-            f" launched were: {shown}{_scopes(pipeline)}"
+            f"the filter selected none of {counted(selection.seen, 'launch')}; launched "
+            f"kernels: {shown}{_scopes(pipeline)}"
         )
     if dropped:
         lost = counted(sum(dropped.values()), "event was", "events were")
@@ -246,8 +246,8 @@ def _advice(
         yield f"{lost} lost: the trace buffer stayed full for 10 s"
     probes = pipeline.probes
     if probes is not None and probes.orphans:
-        yield f"stretches of accesses of launches that were never seen: {probes.orphans:,}"
+        yield f"batches of accesses without a recorded launch: {probes.orphans:,}"
     if ring.torn:
         yield counted(ring.torn, "unfinished slot was", "unfinished slots were") + (
-            " skipped: threads were ended while they wrote"
+            " skipped: threads ended while writing them"
         )

@@ -86,7 +86,7 @@ class Session(NamedTuple):
         wanted: Wanted | None = None,
         roofs: Roofs | None = None,
     ) -> Session:
-        """Creates and locks the directory where there is room for rings. Raises RunError.
+        """Creates and locks the directory where there is space for rings. Raises RunError.
 
         `wanted`: the framework data that tools require. `roofs`: what was measured of devices.
         """
@@ -118,7 +118,7 @@ class Session(NamedTuple):
             session.disown()
             raise RunError(
                 f"cannot create the session directory {directory} ({error.strerror})",
-                remedy="make room there or name another place with --set ring.directory=DIR",
+                remedy="make room there or use another directory with --set ring.directory=DIR",
             ) from None
         return session
 
@@ -206,7 +206,10 @@ class Session(NamedTuple):
             if file.exists() and [file.stat().st_uid, file.parent.stat().st_uid] != owners:
                 reason = private.writers_objection(file, frozenset())
                 if reason:
-                    raise RunError(f"tool file {path} is not used: {reason}, unlike at the start")
+                    raise RunError(
+                        f"tool file {path} is not used: {reason}, which was not "
+                        "the case at the start"
+                    )
 
     def log(self, text: str) -> None:
         """Appends lines to the session's log; a full disk is ignored."""

@@ -23,7 +23,7 @@ _STOP_SECONDS = 2.0
 #: Seconds between looks for the process's own events of its devices.
 _LOOK_SECONDS = 1.0
 _MAX_ANCESTORS = 64
-#: pasta_device_sample, and what is absent in its fields.
+#: pasta_device_sample, and the sentinels of its fields.
 _LAYOUT = struct.Struct("=6I4H3Q2I24x")
 _ABSENT = (*[2**32 - 1] * 6, *[2**16 - 1] * 4, *[2**64 - 1] * 3, *[2**32 - 1] * 2)
 Log = Callable[[str], None]
@@ -34,10 +34,10 @@ class _Target:
     """A process whose ring gets the samples."""
 
     ring: Ring
-    #: Ordinals by index of the device, for those that the process may see.
+    #: Ordinals by index of the device, for devices visible to the process.
     ordinals: dict[int, int] = field(default_factory=dict)
     uuids: dict[int, int] = field(default_factory=dict)  # ids of strings in the ring
-    #: Ordinals by uuid that the process's own events gave, and up to where they were read.
+    #: Ordinals by uuid from the process's own events, and the position up to which they were read.
     known: dict[str, int] = field(default_factory=dict)
     read: int = 0
     look_at: float = 0.0  # time
@@ -132,7 +132,7 @@ class DeviceSampling:
             except Exception as error:
                 self._lost.add(device)
                 why = f"{type(error).__name__}: {error}"
-                self._log(f"device {self._uuids[device]} is not sampled any more: {why}")
+                self._log(f"device {self._uuids[device]} is no longer sampled: {why}")
                 continue
             for name, target in seeing:
                 self._append(name, target, device, sample, counted)
@@ -174,7 +174,7 @@ _Counted = tuple["int | None", "int | None"]
 
 
 def packed(uuid: int, sample: Sample, others: int | None, memory_others: int | None) -> bytes:
-    """The payload of a sample; what is unknown, or does not fit, is absent."""
+    """The payload of a sample; values that are unknown or do not fit are absent."""
     values = (
         uuid, sample.power, sample.clock, sample.memory_clock, sample.max_clock, sample.throttle,
         sample.temperature, sample.utilization, sample.memory_activity, others, sample.memory_used,
@@ -194,18 +194,18 @@ def packed(uuid: int, sample: Sample, others: int | None, memory_others: int | N
 
 
 class _Others:
-    """Tells other processes from those of the session."""
+    """Distinguishes other processes from processes of the session."""
 
     def __init__(self, is_ours: Callable[[int], bool]) -> None:
         self._is_ours = is_ours
         self._known: dict[int, bool] = {}  # whether a pid that was listed last is ours
-        #: A sampler gives the same object as long as it did not read the processes again.
+        #: A sampler returns the same object until it reads the processes again.
         self._last: Mapping[int, int | None] | None = None
         self._counted: _Counted = (None, None)
 
     def of(self, processes: Mapping[int, int | None] | None) -> _Counted:
-        """Other processes among these; unknown if a pid is of another namespace: it may be one of
-        ours."""
+        """Other processes among these; unknown if a pid is from another namespace, which may be one
+        of the session's."""
         if processes is None:
             return None, None
         if processes is not self._last:

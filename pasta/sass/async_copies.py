@@ -15,7 +15,7 @@ _COPY, _COMMIT, _WAIT = "LDGSTS", "LDGDEPBAR", "DEPBAR"
 _ARRIVE: Final = "ARRIVES"
 #: Copies whose bytes an mbarrier counts.
 _COUNTED: Final = ("UTMALDG", "UBLKCP")
-#: Groups that may be open at a time, for the search.
+#: Maximum number of open groups, for the search.
 _MAX_GROUPS: Final = 16
 
 
@@ -73,7 +73,7 @@ class AsyncCopies:
         """Copies that an mbarrier of the function may count, ascending: those that may be executed
         before the wait `index`, else all, as other warps may run them.
 
-        Which mbarrier a copy or a wait is for is not looked at.
+        The mbarriers of copies and waits are not compared.
         """
         copies = [at for at, root in self._roots.items() if root in _COUNTED]
         if any(root == _ARRIVE for root in self._roots.values()):

@@ -1,8 +1,8 @@
-"""Which instructions stalled ones waited for: back from samples of program counters.
+"""Instructions that stalled ones waited for, found backwards from program counter samples.
 
-A sample is taken where a warp waits; the cost belongs to what it waits for. Method: GPA (Zhou
-et al., CGO 2021), on scoreboards. docs/sass.md says how candidates are found and weighed, and what
-its limits are.
+A sample is taken where a warp waits; the cost belongs to the instruction that it waits for. Method:
+GPA (Zhou et al., CGO 2021), on scoreboards. docs/sass.md describes how candidates are found and
+weighted, and its limits.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Unattributed(NamedTuple):
 
 
 class Blame(NamedTuple):
-    """All samples: those of the edges and the unattributed ones add up to the given ones."""
+    """All samples: edges and unattributed samples add up to the input."""
 
     edges: list[Edge]
     unattributed: list[Unattributed]
@@ -77,7 +77,7 @@ class _Candidate(NamedTuple):
     distance: int
 
 
-#: Cycles after which a result of a kind is there, whatever the load: a wait is not for them.
+#: Fixed latencies in cycles by kind: a longer wait is not for such a result.
 _LATENCY_BOUNDS: Final = {"long": 4096, "short": 512}
 #: Kinds of memory instructions behind the long scoreboard; LD may be of any space.
 _LONG: Final = frozenset(
@@ -215,7 +215,7 @@ class Blamer:
         return index
 
     def _waited(self, index: int) -> list[int]:
-        """Scoreboards in the wait mask, and those of DEPBAR."""
+        """Scoreboards in the wait mask, and scoreboards of DEPBAR."""
         mask = int(self._control.wait[index])
         masked = [resources.SB + bit for bit in range(SCOREBOARDS) if mask >> bit & 1]
         waits = self.code.forms.waits.get(int(self.code.form[index]), ())
@@ -245,7 +245,7 @@ class Blamer:
     # ---- other reasons
 
     def _fixed_latency(self, index: int) -> list[_Candidate]:
-        """The instructions before it: their stall counts are what it waits for."""
+        """The preceding instructions, whose stall counts the instruction waits for."""
         return [_Candidate(each, self._role_of_one(index, each), self._stall[each])
                 for each in self._before(index)]  # fmt: skip
 
@@ -310,7 +310,7 @@ def kind_of(reason: str) -> str:
     return "none"
 
 
-#: In this order: lg_throttle is no wait, and not_selected no stall.
+#: In this order: lg_throttle is not a wait, and not_selected not a stall.
 _KINDS: Final = (
     *((word, "own") for word in _OWN),
     ("long_scoreboard", "long"),

@@ -1,8 +1,8 @@
 """Texts of instructions on disk: a file for each module, by the hash of its content.
 
-A line of JSON, the instructions' words, and their texts, compressed. Another version of nvdisasm or
-of this format makes it worthless, and it is written again. The texts are kept, not what is derived
-from them, so that a newer PASTA applies to old files.
+A line of JSON, the instructions' words, and their texts, compressed. Files of another version of
+nvdisasm or of this format are ignored and rewritten. Only the texts are stored, not data derived
+from them, so that a newer PASTA can use old files.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ def load(path: Path, nvdisasm: str) -> Texts | None:
 
 
 def store(path: Path, nvdisasm: str, content: Texts) -> None:
-    """Write what is cached of a module, atomically: another process may read it at any time. Raises
-    OSError."""
+    """Write the cached texts of a module atomically: another process may read them at any time.
+    Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
     header = {"format": _FORMAT, "nvdisasm": nvdisasm, "instructions": len(content.texts)}
     with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".sass-", delete=False) as file:

@@ -1,7 +1,7 @@
 """Control bits: how the compiler schedules an instruction.
 
-The fields of sm_70 to sm_120 are those that the compiler's code obeys (docs/sass.md); NVIDIA does
-not document them.
+The fields of sm_70 to sm_120 agree with all compiled code examined (docs/sass.md); NVIDIA
+does not document them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Control-flow graphs of functions: basic blocks, calls within their section, exits.
 
-Where the code does not tell a target, all that it may be is taken: an indirect branch without a
-table goes to every block that nothing else reaches. A call to another section, or through a
+If the code does not determine a target, all possible targets are taken: an indirect branch without
+a table goes to every block that nothing else reaches. A call to another section, or through a
 register, continues behind it.
 """
 

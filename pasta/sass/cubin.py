@@ -76,7 +76,7 @@ class Cubin:
 
     def __init__(self, image: bytes) -> None:
         if image[:6] != b"\x7fELF\x02\x01":
-            raise SassError("a module is no 64-bit ELF file, so its code cannot be read")
+            raise SassError("a module is not a 64-bit ELF file, so its code cannot be read")
         self.image = image
         try:
             self.sections = list(_sections(image))

@@ -197,7 +197,7 @@ class DefUse:
                 members.append(tuple(found))
         live = self._live(resource, ends)
         successors = self._flow.successors
-        # in the order of the code, so that most edges lead to blocks that come later
+        # in code order, so that most edges lead to later blocks
         queue = [block for block in range(self._blocks) if out[block]]
         queued = set(queue)
         while queue:
@@ -267,7 +267,7 @@ def _waits(masks: NDArray[np.uint32]) -> _Events:
 
 
 def _drains(code: Code, waits: _Events) -> _Events:
-    """Waits after which a scoreboard is free: not those of a DEPBAR that leaves operations open."""
+    """Waits after which a scoreboard is free, except a DEPBAR that leaves operations open."""
     found: list[tuple[int, int]] = []
     if code.forms.waits:
         waiting = np.isin(code.form, np.fromiter(code.forms.waits, np.int32))

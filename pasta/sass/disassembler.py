@@ -70,9 +70,9 @@ def read_code(
 ) -> list[dict[str, Code]]:
     """Functions of modules by mangled name, for each module all or those requested.
 
-    `cache`: directory of files by the hash of the module, created if missing. Names that a module
-    lacks are ignored. Raises MissingDependency without nvdisasm, SassError if a module is damaged,
-    or nvdisasm cannot read its code within `timeout` seconds.
+    `cache`: directory of files by the hash of the module, created if missing. Names that are not in
+    a module are ignored. Raises MissingDependency without nvdisasm, SassError if a module is
+    damaged, or nvdisasm cannot read its code within `timeout` seconds.
     """
     end = time.monotonic() + timeout
     listed = [_Module(cubin, names) for cubin, names in modules]

@@ -68,9 +68,9 @@ def disassemble(
 ) -> list[Function]:
     """Functions of a module, all or those with the mangled names `functions`.
 
-    `cache` is a directory of texts by the hash of the module, created if missing. Names that the
-    module lacks are ignored. Raises MissingDependency without nvdisasm, SassError if the module
-    cannot be read within `timeout` seconds.
+    `cache` is a directory of texts by the hash of the module, created if missing. Names that are
+    not in the module are ignored. Raises MissingDependency without nvdisasm, SassError if the
+    module cannot be read within `timeout` seconds.
     """
     (found,) = disassemble_together([(cubin, functions)], cache=cache, timeout=timeout)
     return found

@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 
 #: A number behind the name of a register or predicate, or a hexadecimal immediate.
 _NUMBER = re.compile(r"((?<=[RP])[0-9]+(?![A-Z])|0x[0-9a-f]+)")
-#: All predicates: those that an immediate selects.
+#: All predicates that an immediate can select.
 _EVERY = re.compile(r"(?<!\w)U?PR(?!\w)")
 _NUMBERED: Final = (resources.R, resources.UR, resources.P, resources.UP)
 _NAMED = re.compile(r"(?<![\w.])U?[RP]$")
-#: Opcodes whose immediates decide what they use.
+#: Opcodes whose immediates determine the registers that they use.
 _BY_VALUE: Final = frozenset({*FLOWS, "DEPBAR", "WARPGROUP"})
 _ROLE_SHIFT: Final = 12
 RESOURCE_MASK: Final = (1 << _ROLE_SHIFT) - 1

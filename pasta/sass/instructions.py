@@ -486,7 +486,7 @@ def _flow(root: str, operands: str) -> tuple[Flow, int | None]:
 
 
 def _may_fall(decoded: Decoded) -> bool:
-    """Whether a branch or exit has a condition beside its guard: BRA P1, BRA.DIV UR4, EXIT P0."""
+    """Whether a branch or exit has a condition besides its guard: BRA P1, BRA.DIV UR4, EXIT P0."""
     return decoded.root in ("BRA", "EXIT", "WARPSYNC") and bool(
         decoded.uses or {"ANY", "DIV"} & {*decoded.opcode.split(".")}
     )

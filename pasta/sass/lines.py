@@ -1,4 +1,4 @@
-"""Source lines of instructions: the line table that -lineinfo and -G make.
+"""Source lines of instructions, from the line table that -lineinfo and -G produce.
 
 Format: DWARF 2 to 4, "Line Number Information", with an extended operation of NVIDIA's compiler:
 code inlined at a call (0x90: the row of the call in its sequence, from 1, and the callee's name).
@@ -38,7 +38,7 @@ class Lines:
     places: list[Place | None] = field(default_factory=list)
 
     def at(self, offset: int) -> Place | None:
-        """The source line of an instruction; None if the table has none."""
+        """The source line of an instruction; None if not in the table."""
         index = bisect_right(self.offsets, offset) - 1
         return self.places[index] if index >= 0 else None
 
@@ -123,7 +123,7 @@ class _Program:
             self.files.append(f"{place}/{text}" if place and text[0] != "/" else text)
 
     def run(self, found: dict[str, list[tuple[int, Place | None]]]) -> None:
-        """Add the rows to those of their functions: offset and place."""
+        """Add the rows (offset and place) to the rows of their functions."""
         self.at = self.start
         self._reset()
         while self.at < self.end:

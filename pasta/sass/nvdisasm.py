@@ -1,8 +1,8 @@
-"""nvdisasm: texts of instructions.
+"""Texts of instructions from nvdisasm.
 
-It is given distinct instructions of any functions as raw code, not modules: code repeats itself,
-and nvdisasm needs 12 µs for each instruction. Code is complete without its module, except names of
-symbols, which the module's relocations have.
+nvdisasm receives distinct instructions of any functions as raw code, not modules: code is
+repetitive, and nvdisasm takes 12 µs per instruction. Code is complete without its module, except
+names of symbols, which the module's relocations have.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def list_instructions(
     """Texts of instructions, (n, 2) low and high halves, in parts in their order.
 
     Parts are computed in parallel. A target in the code is relative to its instruction, `.+0x20`;
-    the text of what is no instruction is empty. Raises MissingDependency; SassError if nvdisasm
+    the text of an invalid instruction is empty. Raises MissingDependency; SassError if nvdisasm
     does not know the architecture, or is not ready by `end` (time.monotonic).
     """
     program = required_nvdisasm()
@@ -159,8 +159,8 @@ def _run(
             raise SassError("nvdisasm took too long for the code of a module") from None
         except OSError as error:
             raise MissingDependency(
-                f"{program} cannot be run ({error.strerror})",
-                remedy=f"pip install {WHEEL}, or set PASTA_NVDISASM to nvdisasm",
+                f"{program} cannot be executed ({error.strerror})",
+                remedy=f"pip install {WHEEL}, or name nvdisasm in PASTA_NVDISASM",
             ) from error
 
 

@@ -81,8 +81,8 @@ def sections_of(cubin: Cubin) -> dict[str, tuple[str, int]]:
 
 
 def open_cubins(modules: Iterable[int], images: Images) -> dict[int, Cubin]:
-    """Modules by the hash of their content, without those that were not kept or have no machine
-    code that can be read."""
+    """Modules by the hash of their content, except modules that were not kept or have no readable
+    machine code."""
     from pasta.sass.cubin import Cubin
 
     found = {}
@@ -102,8 +102,8 @@ def read_functions(
     wanted: Mapping[int, Collection[str]],
     problems: list[str] | None = None,
 ) -> dict[tuple[int, str], Code]:
-    """Code of the wanted functions (mangled names) by module and name; without those of modules
-    that cannot be disassembled, of which `problems` gets the reasons."""
+    """Code of the wanted functions (mangled names) by module and name; without modules that
+    cannot be disassembled, whose reasons are added to `problems`."""
     from pasta.sass.disassembler import read_code
 
     found = {}

@@ -36,7 +36,7 @@ _MAX_STEPS: Final = 16
 
 class TensorStore(NamedTuple):
     """A store: number of its instruction; the place of its tensor map among the kernel's
-    parameters, in bytes, None if the code does not tell; the instructions of its block."""
+    parameters, in bytes, None if the code does not determine it; the instructions of its block."""
 
     at: int
     offset: int | None

@@ -62,7 +62,7 @@ def _in_sections(
         if section == name:
             continue
         kernel = found[number]._replace(name=section)
-        if kernel not in numbers:  # its launches may not tell their module
+        if kernel not in numbers:  # its launches may not report their module
             launched = numbers.get(kernel._replace(module=None))
             if launched is None:
                 found.append(kernel)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pasta.sass.places import Images
     from pasta.stalls.samples import Function
 
-#: A source whose samples are of the access itself gives this reason: nothing is blamed.
+#: Reason of sources that sample the access itself: nothing is blamed.
 DIRECT: Final = "memory access"
 #: How a sample is accounted for, by number; `why` of a blamed row.
 (
@@ -28,12 +28,12 @@ DIRECT: Final = "memory access"
 WHY: Final = (
     "charged to a tensor",
     "not waiting for memory",
-    "the function's code is not known",
+    "the function's code is unknown",
     "no instruction to blame was found",
     "waiting for local memory or asynchronous work",
     "its launch has no partner with accesses",
     "no accesses of the load were counted",
-    "the accessed memory is no known tensor or allocation",
+    "the accessed memory is not a known tensor or allocation",
 )
 #: Spaces of loads that may read tensors.
 _SPACES: Final = frozenset(
@@ -121,7 +121,7 @@ def blame_all(
     """Charge samples (`sample_type`) to instructions. `reasons`: names by id; `codes`: the
     functions whose code is known.
 
-    Samples of one launch are divided as those of all launches at the same place.
+    Samples of one launch are divided like the samples of all launches at the same place.
     """
     from pasta.sass.blame import SELF
 

@@ -12,7 +12,7 @@ from pasta.table import formatted, visible
 #: Objects and views of each that are drawn; the others are in forest.json.
 _MAX_OBJECTS: Final = 24
 _MAX_VIEWS: Final = 48
-#: Share of all samples from which on an object is drawn in red.
+#: Minimum share of all samples for an object to be drawn in red.
 _RED: Final = 0.05
 _TIMEOUT: Final = 20  # s
 
@@ -53,7 +53,7 @@ def _object(name: str, tree: Mapping[str, Any], share: float) -> Iterator[str]:
 
 
 def _made(about: Mapping[str, Any]) -> str:
-    """Operator, module and line that made something."""
+    """Operator, module and line that created an object or view."""
     parts = [about.get(name) for name in ("operator", "module", "line")]
     return "\n".join(part for part in parts if part) or "not made by an operator"
 

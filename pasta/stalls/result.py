@@ -45,14 +45,14 @@ _SHARES: Final[dict[str, Unit]] = {"share": "share", "of_memory": "share"}
 #: Whys of waits for memory; the others wait for something else.
 _MEMORY: Final = (LOAD, 2, 3, 4, NO_LAUNCH, NO_ACCESS, NO_OBJECT)
 _OTHER: Final = 1
-#: Bounds of findings: the share of all samples that the tensors of a line, and a load, must have.
+#: Thresholds of findings: minimum share of all samples for tensors of a line, and for a load.
 MIN_SHARE: Final = 0.05
 _MAX_FINDINGS: Final = 3
 
 
 @dataclass(frozen=True)
 class Stalls:
-    """Everything that was found out about the stalls of a run.
+    """Results about the stalls of a run.
 
     `objects` has a row for each accessed object, by `object_id`, which is sorted, with the columns
     `object`, `bytes`, `generation` and those of DESCRIBED.
@@ -124,16 +124,17 @@ class Stalls:
         waiting = formatted(self.memory / self.total, "share")
         charged = formatted(self.charged / max(self.memory, 1), "share")
         return (
-            f"{counted(self.total, 'sample')}, {waiting} waiting for memory; {charged} of these"
-            f" charged to {counted(objects, 'tensor or allocation', 'tensors and allocations')}"
+            f"{counted(self.total, 'sample')}, {waiting} waiting for memory; {charged} of "
+            "these charged to "
+            f"{counted(objects, 'tensor or allocation', 'tensors and allocations')}"
         )
 
     def _remarks(self) -> list[str]:
         if not self.charges.estimated:
             return []
         return [
-            f"{counted(self.charges.estimated, 'sample')} of no certain launch: divided among the"
-            " launches of their function in proportion to device time"
+            f"{counted(self.charges.estimated, 'sample')} without a certain launch: divided "
+            "among the launches of their function in proportion to device time"
         ]
 
     def _kernels(self, functions: NDArray[Any]) -> list[str]:
@@ -284,7 +285,7 @@ class Stalls:
             },
             units=_SHARES,
             labels=_OF_REST,
-            title="Samples that are charged to no tensor",
+            title="Samples not charged to a tensor",
             keys=("why",),
             sums=("samples",),
             levels=("share", "of_memory"),
@@ -339,8 +340,8 @@ class Stalls:
         )
 
     def _sass(self) -> Table:
-        """All instructions of functions whose code is known, with samples by reason, and what they
-        waited for."""
+        """All instructions of functions whose code is known, with samples by reason and the
+        instructions that they waited for."""
         columns: dict[str, list[Any]] = {
             name: []
             for name in (
@@ -408,20 +409,21 @@ class Stalls:
             yield Finding(
                 what=f"warps wait for {what}",
                 where=where,
-                evidence=f"{row['stalls']:,} of {self.total:,} samples"
-                f" ({formatted(row['share'], 'share')}), {formatted(row['of_memory'], 'share')} of"
-                f" all waits for memory, are charged to {counted(row['tensors'], 'tensor')}"
-                f"{' of shape ' + row['shape'] if row['shape'] else ''}, most at the load"
-                f" {row['load']}"
+                evidence=f"{row['stalls']:,} of {self.total:,} samples ("
+                f"{formatted(row['share'], 'share')}), "
+                f"{formatted(row['of_memory'], 'share')} of all waits for memory, "
+                f"are charged to {counted(row['tensors'], 'tensor')}"
+                f"{' of shape ' + row['shape'] if row['shape'] else ''}, mostly at "
+                f"the load {row['load']}"
                 + (
-                    f"; without these stalls kernels would be at most"
-                    f" {row['bound']:.2f} times as fast"
+                    f"; without these stalls kernels would be at most {row['bound']:.2f} "
+                    "times as fast"
                     if row["bound"]
                     else ""
                 ),
                 remedy=(f"{row['line']}: " if row["line"] else "")
-                + "read it less often or in a layout that coalesces: a smaller type, contiguous()"
-                " before repeated use, or a fused operator",
+                + "read it less often or in a layout that coalesces: use a smaller type, "
+                "contiguous() before repeated use, or a fused operator",
                 gain=row["share"],
                 confidence="medium",
             )

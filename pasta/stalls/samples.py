@@ -38,13 +38,13 @@ def sample_type() -> Any:
 
 def missing_samples(reason: str, records: int) -> str:
     """A note on samples whose number is unknown."""
-    return f"samples are missing, their number is unknown: {reason} ({records:,} times)"
+    return f"an unknown number of samples is missing: {reason} ({records:,} times)"
 
 
 class StallSamples:
     """The samples of a run and its launches, from its batches in order.
 
-    Memory: that of the distinct samples, and 20 bytes for each launch.
+    Memory: the distinct samples, and 20 bytes per launch.
     """
 
     #: Event kinds that `feed` reads.

@@ -14,7 +14,7 @@ _SHIFT = 0.6180339887498949
 
 
 def spread(counts: NDArray[Any], sizes: NDArray[Any], weights: NDArray[Any]) -> NDArray[Any]:
-    """Whole parts (int64) of counts in proportion to weights; those of each group add up to it.
+    """Whole parts (int64) of counts in proportion to weights; parts of a group add up to its count.
 
     `counts`: int64, one for each group; `sizes`: how many of `weights` (float64, not negative) each
     group has, at least 1. Groups without weight are divided equally. A part differs from its exact

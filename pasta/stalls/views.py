@@ -1,5 +1,5 @@
-"""Tensors and their views: which operator made a view of which storage, and how often operators
-changed it in place."""
+"""Tensors and their views: the operator that created each view of a storage, and the number of
+in-place changes by operators."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Views:
     """Views of tensors' storages, from the operators that take and return them.
 
     A view is an object (the storage) with offset, shape, strides and type. The operator that first
-    returned it made it; its parent is the view of the same storage that this operator took.
+    returned it created it; its parent is the view of the same storage among that operator's inputs.
     """
 
     #: Event kinds that `feed` reads.
@@ -173,7 +173,7 @@ class Views:
         self, context: Context, made: NDArray[Any], views: NDArray[Any], sources: NDArray[Any],
         names: NDArray[Any],
     ) -> None:  # fmt: skip
-        """Count operators that returned what they took, named so; not those that others call."""
+        """Count operators with in-place names that returned an input, except nested ones."""
         same = sources == views
         nodes, inverse = np.unique(made["node"][same], return_inverse=True)
         parents = context.operators.nodes["parent"][nodes]

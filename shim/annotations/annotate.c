@@ -259,7 +259,7 @@ static void read_payload(const pasta_nvtx_attributes *a, const char **fields) {
     }
 }
 
-/* Whether the reader of its domain, which counts all of them, takes a range that begins. */
+/* Whether the reader of the range's domain, which counts all ranges, accepts a beginning range. */
 static bool read_range(const pasta_domain *domain, const pasta_nvtx_attributes *a) {
     const pasta_range_reader *reader = reader_of(domain);
     const char *fields[PASTA_RANGE_FIELDS] = {NULL};

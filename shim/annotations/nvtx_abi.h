@@ -92,7 +92,7 @@ enum { PASTA_NVTX_PAYLOAD_SCHEMA_REGISTER = 0 }; /* of its functions */
 enum { PASTA_NVTX_PAYLOAD_EXTENDED = (int32_t)0xdfbd0009 }; /* type of an attribute's payload: `pasta_nvtx_payload`s */
 enum { PASTA_NVTX_ENTRY_REGISTERED = 80 }; /* an entry is a registered string */
 enum { PASTA_NVTX_SCHEMA_HAS_ENTRIES = 1 << 4, PASTA_NVTX_SCHEMA_HAS_COUNT = 1 << 5, PASTA_NVTX_SCHEMA_HAS_ID = 1 << 8 };
-#define PASTA_NVTX_SCHEMA_DYNAMIC (UINT64_C(1) << 32) /* ids that the tool gives start here */
+#define PASTA_NVTX_SCHEMA_DYNAMIC (UINT64_C(1) << 32) /* first id that a tool may assign */
 
 typedef struct pasta_nvtx_segment {
     size_t number, count;

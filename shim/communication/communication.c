@@ -103,7 +103,7 @@ static __thread struct {
     uint32_t depth; /* of groups */
     uint32_t calls; /* in the group */
     uint64_t group;
-    bool inside; /* of a recorded call: those that the library makes to itself are not recorded */
+    bool inside; /* of a recorded call; calls of the library to itself are not recorded */
 } thread;
 
 bool pasta_comm_records(void) { return loaded && !thread.inside; }

@@ -29,10 +29,10 @@ typedef struct pasta_comm_call {
 bool pasta_comm_records(void);
 
 pasta_comm *pasta_comm_find(const void *handle); /* or NULL */
-/* Records a new communicator, of which all fields but `number` are given; NULL: too many. */
+/* Records a new communicator; the caller sets all fields except `number`.  NULL: too many. */
 pasta_comm *pasta_comm_add(const pasta_comm *made, const pasta_comm *parent, const char *library);
 void pasta_comm_remove(const void *handle);
-/* An id that no other process uses, for a communicator whose ranks are all in this one. */
+/* An id unique to this process, for a communicator whose ranks are all in it. */
 uint64_t pasta_comm_own_id(void);
 /* The id of a communicator that all ranks of `parent` make at the same point, those with the same `color`. */
 uint64_t pasta_comm_child_id(pasta_comm *parent, uint64_t color);

@@ -18,7 +18,7 @@
 enum {
     UNIT = 256,
     QUEUE = 2048, /* launches; a stream takes 1,024 before the next one waits (CUDA) */
-    GROUP = 4,    /* periods whose mean is taken */
+    GROUP = 4,    /* number of periods to average */
     FIRST = 8,    /* launches of the first window, and the fewest that are worth one */
     GROWTH = 8,
 };
@@ -43,7 +43,7 @@ static struct {
     uint32_t due;    /* a launch should have been probed since the last window */
     int64_t left;    /* launches that the window may still probe */
     uint32_t taken;  /* launches that were probed in it */
-    uint64_t until;  /* ns: when the host has spent what is paid for */
+    uint64_t until;  /* ns: when the host has spent the paid time */
     /* under the lock: */
     phase phase;
     uint64_t begun;                    /* ns: end of start-up */
@@ -80,7 +80,7 @@ void pasta_budget_waited(void) {
     if (!LOAD(state.waited)) STORE(state.waited, 1);
 }
 
-/* ---- what the program takes without probes ---- */
+/* ---- time of the program without probes ---- */
 
 static bool known(void) { return state.groups[0].periods > 0; }
 

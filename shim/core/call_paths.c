@@ -16,7 +16,7 @@ enum { STACKS = 1 << 16, MAX_PROBES = 64, KERNELS = 1 << 12, ID_BITS = 31 };
 
 static struct {
     uint64_t kinds; /* bits 1 << PASTA_EVENT_* */
-    uint64_t every; /* sampled: one launch in so many of each kernel */
+    uint64_t every; /* sampling: one of this many launches of each kernel */
     bool configured;
 } settings;
 
@@ -118,7 +118,7 @@ static uint64_t current_epoch(void) {
 
 void pasta_call_paths_again(void) { __atomic_add_fetch(&blocks, 1, __ATOMIC_RELAXED); }
 
-/* Id of a stack, whose frames are recorded if it is new; 0 where there are too many. */
+/* Id of a stack, whose frames are recorded if it is new; 0 if there are too many. */
 static uint32_t intern_stack(const pasta_frame *frames, size_t count) {
     uint64_t hash = hash_of(frames, count, current_epoch()), tag = hash & ~ID_MASK;
     uint64_t fresh = 0;
@@ -134,7 +134,7 @@ static uint32_t intern_stack(const pasta_frame *frames, size_t count) {
         }
         if ((known & ~ID_MASK) == tag) return FIRST_ID | (uint32_t)(known & ID_MASK);
     }
-    pasta_say("call paths: too many different stacks: some are not recorded");
+    pasta_say("call paths: too many distinct stacks: some are not recorded");
     return PASTA_STACK_absent;
 }
 

@@ -67,7 +67,7 @@ typedef struct pasta_cpython_variable {
 
 /* Runs statements in a namespace of their own that has these variables.  The caller holds the
  * interpreter's lock; the current exception is lost.  False where they raise.
- * `answer`: what they leave in the variable of that name, or NULL. */
+ * `answer`: name of the variable with the result, or NULL. */
 bool pasta_cpython_run(const pasta_cpython *python, const char *statements, const pasta_cpython_variable *variables,
                        size_t count, long *answer);
 

@@ -101,7 +101,7 @@ static char *text_of(const char *name, size_t length, const char *value) {
         return known ? known->entry : NULL;
     }
     *made = (pasta_text){*bucket, entry};
-    __atomic_store_n(bucket, made, __ATOMIC_RELEASE); /* consistent at any time: a fork may come here */
+    __atomic_store_n(bucket, made, __ATOMIC_RELEASE); /* consistent at any time: a fork may happen here */
     return entry;
 }
 

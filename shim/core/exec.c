@@ -88,7 +88,7 @@ static char *own_entry(const char *name, const char *list, const char *file) {
 void pasta_exec_variable(const char *name, const char *file) {
     const char *value = getenv(name);
     if (variable_count == MAX_VARIABLES) {
-        pasta_log("no room for another variable of programs that the target starts: %s", name);
+        pasta_log("too many variables for programs that the target starts, ignored: %s", name);
         return;
     }
     char *entry = NULL;
@@ -281,7 +281,7 @@ static void take_arguments(const char *first, va_list *arguments, char **argv) {
     for (const char *a = first; (*argv++ = (char *)a);) a = va_arg(*arguments, const char *);
 }
 
-/* Declares `argv` from the variable arguments after `first`; `rest` then stands after the NULL. */
+/* Declares `argv` from the variable arguments after `first`; `rest` is then after the NULL. */
 #define TAKE_ARGUMENTS(first)                           \
     va_list rest;                                       \
     va_start(rest, first);                              \

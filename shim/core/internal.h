@@ -161,7 +161,7 @@ void pasta_tensor_allocated(uint64_t address, uint64_t bytes);
 extern bool pasta_follow_captures; /* set by a framework: backends record the nodes of graphs at their capture */
 extern uint32_t pasta_capturing;   /* graphs that are being captured */
 void pasta_on_capture(void (*observe)(void)); /* set by a backend before it increments `pasta_capturing` */
-void pasta_captured(void); /* has new nodes recorded, on the thread whose operator added them */
+void pasta_captured(void); /* records new nodes, on the thread whose operator added them */
 
 enum { PASTA_RANGE_FIELDS = 3 };
 /* Reads the nested ranges of one NVTX domain, by which a framework's runtime names its own work.  Called on the thread

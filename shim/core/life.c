@@ -197,7 +197,7 @@ static void limit_duration(void) {
     int error = pthread_create(&thread, NULL, end_profiling, NULL);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (error == 0) pthread_detach(thread);
-    else pasta_say("run.duration has no effect: no thread (%s)", strerror(error));
+    else pasta_say("run.duration has no effect: cannot create a thread (%s)", strerror(error));
 }
 
 /* True on a source's first registration.  The launcher reads which sources there are, and the variables that select
@@ -239,7 +239,7 @@ void pasta_accelerator_library(const char *prefix) {
     size_t at = 0;
     while (at < MAX_LIBRARIES && libraries[at]) at++;
     if (at < MAX_LIBRARIES) libraries[at] = prefix;
-    else pasta_log("no room for another library of an accelerator: %s", prefix);
+    else pasta_log("too many accelerator libraries, ignored: %s", prefix);
 }
 
 static int is_accelerator(struct dl_phdr_info *info, size_t size, void *unused) {
@@ -275,7 +275,7 @@ void pasta_on_profiling(void (*changed)(bool on)) {
             none == changed)
             return;
     }
-    pasta_log("no room for another hook of profiling");
+    pasta_log("too many profiling hooks");
 }
 
 void pasta_profiling_set(bool on, uint32_t origin) {

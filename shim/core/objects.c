@@ -83,7 +83,7 @@ static int count_loads(struct dl_phdr_info *info, size_t size, void *argument) {
     (void)size;
     l->added = info->dlpi_adds;
     l->removed = info->dlpi_subs;
-    return 1; /* the first object says it of all */
+    return 1; /* the first object stands for all */
 }
 
 pasta_loads pasta_loads_now(void) {

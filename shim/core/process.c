@@ -1,4 +1,4 @@
-/* Which process this is: forks are noticed, also those that libc does not know of. */
+/* Identity of this process; detects forks, including forks that bypass libc. */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <sys/mman.h>

@@ -80,7 +80,7 @@ size_t pasta_python_take(pasta_python_walk *walk, pasta_frame *frames, size_t ca
     return count;
 }
 
-/* ---- what a frame is ---- */
+/* ---- kinds of frames ---- */
 
 static uint32_t intern_text(const void *object) {
     char utf8[4096];

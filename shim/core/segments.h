@@ -40,7 +40,7 @@ static inline uint8_t *pasta_segment(pasta_ring *r, uint64_t logical) {
     return (uint8_t *)r + r->data_offset + ((entry & 0xffff) - 1) * r->segment_bytes;
 }
 
-/* Waits until *word is no longer `value`, or for `timeout_ns`. */
+/* Waits until *word differs from `value`, or for `timeout_ns`. */
 static inline void pasta_futex_wait(uint32_t *word, uint32_t value, uint64_t timeout_ns) {
     struct timespec t = {(time_t)(timeout_ns / 1000000000u), (long)(timeout_ns % 1000000000u)};
     syscall(SYS_futex, word, FUTEX_WAIT, value, &t, 0, 0);

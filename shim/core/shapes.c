@@ -34,7 +34,7 @@ static uint64_t mixed(uint64_t hash, uint64_t value) {
     return hash ^ hash >> 29;
 }
 
-/* Without sampling only kernels of a module are told apart. A fork's child counts anew. */
+/* Without sampling, only kernels of a module are distinguished.  The child of a fork starts from zero. */
 static uint64_t key_of(const pasta_kernel_launch *l) {
     uint64_t key = mixed(mixed(pasta_generation(), l->name), l->module);
     for (int axis = 0; axis < 3 && settings.enough != UINT32_MAX; axis++)
@@ -68,7 +68,7 @@ static uint32_t distance_after(uint32_t last) {
     return last / set >= MAX_DISTANCE ? last : sum(last, last);
 }
 
-/* When the next launch is probed after `probed` ones, of which the last was `number`. */
+/* Number of the next launch to probe after `probed` ones, the last of which was `number`. */
 static uint32_t next_after(shape *s, uint32_t number, uint32_t probed) {
     if (probed < __atomic_load_n(&s->wanted, __ATOMIC_RELAXED)) return sum(number, 2 * probed);
     if (!settings.spot_check) return UINT32_MAX;
@@ -83,7 +83,7 @@ pasta_probe_decision pasta_shapes_decide(const pasta_kernel_launch *l, bool open
     if (!s) {
         static uint32_t said;
         if (!*due && !__atomic_exchange_n(&said, 1, __ATOMIC_RELAXED))
-            pasta_say("probes: more than %d shapes of launches: further ones are not probed", SHAPES);
+            pasta_say("probes: more than %d launch shapes: further shapes are not probed", SHAPES);
         return (pasta_probe_decision){.probed = *due && open, .shape = PASTA_ABSENT_U32};
     }
     uint32_t number = __atomic_fetch_add(&s->launches, 1, __ATOMIC_RELAXED);

@@ -89,7 +89,7 @@ static void open_beside_ring(void) {
                                                              : create(path);
     if (!error) return;
     trace.map = NULL;
-    pasta_say("no access trace %s (%s): accesses are not recorded; make room there or lower trace_chunks", path,
+    pasta_say("accesses are not recorded: cannot create the access trace %s (%s); make room there or lower trace_chunks", path,
               strerror(error));
 }
 
@@ -140,7 +140,7 @@ static bool wait_for_place(const pasta_chunk *chunk, uint64_t lap) {
     return free;
 }
 
-/* The next chunk for a writer that has none; false where the trace is full and the consumer is gone. */
+/* The next chunk for a writer without one; false if the trace is full and the consumer is gone. */
 static bool take_chunk(pasta_trace_writer *w) {
     pasta_trace *t = trace.map;
     for (;;) {

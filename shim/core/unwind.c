@@ -62,7 +62,7 @@ static __thread struct {
     uint32_t searches;
 } mine;
 
-/* The stack of a thread of libc ends at its control block; that of the main thread with its mapping. */
+/* The stack of a libc thread ends at its control block, the stack of the main thread with its mapping. */
 static void find_own(uint64_t sp) {
     uint64_t start, end, control = (uint64_t)pthread_self(), top = getauxval(AT_RANDOM); /* bytes that the kernel put there */
     mine.searches++;
@@ -126,7 +126,7 @@ static pasta_rule unpack(packed p) {
                         .fp = (int16_t)extended(p.fp, 14)};
 }
 
-/* ---- one learner at a time ---- */
+/* ---- one learning thread at a time ---- */
 
 static uint64_t learner; /* generation << 32 | thread; 0: none */
 

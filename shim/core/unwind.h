@@ -93,7 +93,7 @@ pasta_cfi_answer pasta_cfi_rule(uint64_t address, const pasta_object *object, pa
 typedef struct pasta_python_walk {
     const void *frame; /* next frame, or NULL */
 } pasta_python_walk;
-void pasta_python_find(void); /* the program's Python, once; without one there are no frames */
+void pasta_python_find(void); /* the program's Python, once; without Python there are no frames */
 bool pasta_python_is_eval(uint64_t address); /* code of the interpreter's loop */
 pasta_python_walk pasta_python_begin(void);
 /* Takes the frames that one call of the interpreter's loop runs, innermost first; their number. */

@@ -159,7 +159,7 @@ static void load(void) {
     if (!list || !*list || !pasta_cpython_find(&python) || !pasta_cpython_find_audit(&python)) return;
     read_watched(list);
     /* before the interpreter starts: then no Python code sees it */
-    if (watched_count && !pasta_cpython_audit(&python, on_audit)) pasta_log("this Python accepts no audit hook: frameworks are not followed");
+    if (watched_count && !pasta_cpython_audit(&python, on_audit)) pasta_log("this Python does not accept audit hooks: frameworks are not followed");
 }
 
 const pasta_component pasta_frameworks = {.name = "frameworks", .load = load};

@@ -54,7 +54,7 @@ static inline void pasta_stop(void) {
     function();
 }
 
-/* Opens a range on this thread, inside those that are open. */
+/* Opens a range on this thread, nested in the open ones. */
 static inline void pasta_range_push(const char *name) {
     PASTA_FIND_(pasta_api_text_, "pasta_api_range_push", pasta_absent_text_)
     function(name);

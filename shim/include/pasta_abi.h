@@ -211,7 +211,7 @@ PASTA_INTEGER(pasta_throttle, uint32_t,
     PASTA_THROTTLE_POWER = 1,    /* the power limit */
     PASTA_THROTTLE_THERMAL = 2,  /* the temperature limit */
     PASTA_THROTTLE_HARDWARE = 4, /* hardware slowdown: power brake, or an emergency */
-    PASTA_THROTTLE_SETTING = 8,  /* clocks that were set by somebody */
+    PASTA_THROTTLE_SETTING = 8,  /* clocks set by a user */
     PASTA_THROTTLE_IDLE = 16,    /* no work */
     PASTA_THROTTLE_OTHER = 32,
 )
@@ -616,7 +616,7 @@ typedef struct pasta_host_stack {
 /* Published by the launcher: times of different threads are not in order. */
 typedef struct pasta_host_sample {
     pasta_stack_id stack;
-    uint32_t period;    /* ns of processor time that it stands for */
+    uint32_t period;    /* ns of processor time per sample */
     uint32_t lost;      /* samples of the program that were lost before it */
     uint16_t in_kernel; /* 1: the thread was in a system call or a page fault */
     uint16_t truncated; /* 1: outer frames are missing */

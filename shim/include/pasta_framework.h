@@ -27,7 +27,7 @@ typedef struct pasta_framework {
      * and end of an operator. */
     const uint32_t *capturing;
     void (*captured)(void);
-    /* Unless `follows_operators` is 0, each begin of an operator is told with its record, or a copy of what that would
+    /* Unless `follows_operators` is 0, each begin of an operator is reported with its record, or a copy of what that would
      * be where it is dropped, and each end: which launches are probed depends on them. */
     const uint32_t *follows_operators;
     void (*operator_begins)(const pasta_operator_begin *begin);

@@ -1,4 +1,4 @@
-/* What a patch finds on the device, and what comes back from it.
+/* Inputs of patches on the device, and their results.
  *
  * The NVIDIA source fills the first group of structs for the code that pasta/probes compiles; the
  * second group is the file PID-SEQUENCE.probes beside the event ring, which the collector reads.
@@ -112,7 +112,7 @@ typedef struct pasta_probe_trace {
     uint64_t cursor[128][4]; /* of a stripe: bytes given out of its chunk | number of the chunk << 32 */
 } pasta_probe_trace;
 
-/* ---- what comes back: entries of PID-SEQUENCE.probes, each named by a probe_data event -------- */
+/* ---- results: entries of PID-SEQUENCE.probes, each named by a probe_data event ---------------- */
 enum {
     PASTA_PROBED_launch = 1, /* after it: uint64_t[words], then objects × {uint64_t number, uint64_t[object_words]} */
     PASTA_PROBED_hash = 2,   /* after it: rows × {uint64_t key, uint64_t[words]}: totals of all launches so far */

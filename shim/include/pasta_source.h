@@ -89,7 +89,7 @@ void *pasta_begin(pasta_event_kind kind, uint8_t slots, int16_t device, uint16_t
 /* The same for a caller that knows the thread's id. */
 void *pasta_begin_on(uint32_t thread, pasta_event_kind kind, uint8_t slots, int16_t device, uint16_t context,
                      uint64_t stream);
-/* The same for a result of work whose own record was published: not stopped. */
+/* The same for a result of work whose record was published; not suppressed while profiling is stopped. */
 void *pasta_begin_result(uint32_t thread, pasta_event_kind kind, uint8_t slots, int16_t device, uint16_t context,
                          uint64_t stream);
 uint32_t pasta_thread(void); /* id of this thread, as in records */
@@ -165,7 +165,7 @@ bool pasta_write_all(int fd, const void *bytes, size_t length); /* retries after
 /* A fresh correlation id (from 1) and launch ordinal (from 0) of this process. */
 uint64_t pasta_next_correlation(void);
 uint64_t pasta_next_launch(void);
-/* Launches whose ordinals this thread took since its last mark. */
+/* Launches whose ordinals this thread assigned since its last mark. */
 typedef struct pasta_launch_range {
     uint64_t first; /* undefined if there were none */
     uint32_t count;

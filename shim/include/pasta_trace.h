@@ -61,9 +61,9 @@ enum {
  * 1: up to 8 bytes, 2: up to 16.  The value that is stored, or that a load or atomic finds, zero-extended. */
 enum { PASTA_FORM_VALUES = 4 };
 
-/* Followed by what `form` says; the whole takes a multiple of 8 bytes. */
+/* Followed by the data of `form`; padded to a multiple of 8 bytes. */
 typedef struct pasta_access {
-    uint32_t mask;    /* active lanes; one lane for bulk and tensor transfers; those that give rows of matrices */
+    uint32_t mask;    /* active lanes; one lane for bulk and tensor transfers; the lanes that provide rows of matrices */
     uint8_t kind;     /* PASTA_ACCESS_* */
     uint8_t flags;    /* PASTA_ACCESS_READ, … */
     uint8_t form;     /* PASTA_FORM_* | words of a value << PASTA_FORM_VALUES */

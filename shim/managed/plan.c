@@ -21,7 +21,7 @@ enum { BUCKETS = 1 << 14 };
 
 #define LOAD(place) __atomic_load_n(&(place), __ATOMIC_ACQUIRE)
 #define STORE(place, value) __atomic_store_n(&(place), value, __ATOMIC_RELEASE)
-#define COUNT(place) __atomic_fetch_add(&(place), 1, __ATOMIC_RELAXED) /* gives what it was */
+#define COUNT(place) __atomic_fetch_add(&(place), 1, __ATOMIC_RELAXED) /* returns the old value */
 
 struct entry {
     pasta_plan_action action;
@@ -155,9 +155,9 @@ static bool read_entry(char *line) {
     return true;
 }
 
-/* ---- entries by what they wait for ---- */
+/* ---- entries by trigger ---- */
 
-/* Entries of an allocation, or those of a kernel that are done before or after each launch, or a numbered one. */
+/* Entries of an allocation, or of a kernel, to run before or after each launch or a numbered one. */
 typedef struct key {
     bool at_launch;
     uint32_t owner;
@@ -225,13 +225,13 @@ __attribute__((constructor)) static void load(void) {
     while (good && getline(&line, &room, file) >= 0) good = read_entry(line);
     free(line);
     if (file) fclose(file);
-    if (!good) pasta_say("the plan for managed memory is not carried out: %s cannot be read", path);
+    if (!good) pasta_say("the managed memory plan is not applied: %s cannot be read", path);
     plan.on = good && plan.entries && sort_entries() && !pthread_atfork(NULL, NULL, forked);
 }
 
 bool pasta_plan_is_on(void) { return plan.on; }
 
-/* ---- what became of it ---- */
+/* ---- report ---- */
 
 static void describe(const struct entry *e, char *text, size_t size) {
     const struct allocation *a = &plan.allocation[e->allocation];
@@ -252,7 +252,7 @@ static void report(void) {
         done += plan.entry[i].done;
         carried += plan.entry[i].done > 0;
     }
-    pasta_say("plan for managed memory: %u of %u entries carried out, %" PRIu64 " calls", carried, plan.entries, done);
+    pasta_say("managed memory plan: %u of %u entries applied, %" PRIu64 " calls", carried, plan.entries, done);
     for (uint32_t i = 0; i < plan.entries; i++) {
         const struct entry *e = &plan.entry[i];
         if (e->done && !e->failed) continue;
@@ -260,10 +260,10 @@ static void report(void) {
         missing++;
         if (listed++ >= MAX_LISTED) continue;
         describe(e, text, sizeof text);
-        if (e->failed) pasta_say("entry %u of the plan: %" PRIu64 " calls failed, the first with error %d: %s", i + 1, e->failed, e->error, text);
-        else pasta_say("entry %u of the plan matched nothing: %s", i + 1, text);
+        if (e->failed) pasta_say("managed memory plan: entry %u: %" PRIu64 " calls failed, the first with error %d: %s", i + 1, e->failed, e->error, text);
+        else pasta_say("managed memory plan: entry %u matched nothing: %s", i + 1, text);
     }
-    if (missing > MAX_LISTED) pasta_say("and %" PRIu64 " more entries of the plan", missing - MAX_LISTED);
+    if (missing > MAX_LISTED) pasta_say("managed memory plan: %" PRIu64 " more entries failed or matched nothing", missing - MAX_LISTED);
 }
 
 /* ---- the program's calls ---- */

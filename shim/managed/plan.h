@@ -28,7 +28,7 @@ typedef struct pasta_plan_step {
     uint64_t address, bytes;
 } pasta_plan_step;
 
-/* Steps that are still to be taken: entries of the plan, sorted by what they wait for. */
+/* Pending steps: entries of the plan, sorted by trigger. */
 typedef struct pasta_plan_range {
     uint32_t next, end;
 } pasta_plan_range;
@@ -45,7 +45,7 @@ pasta_plan_steps pasta_plan_allocated(uint64_t address, uint64_t bytes);
 void pasta_plan_freed(uint64_t address);
 /* kernel: its name, as recorded. */
 pasta_plan_launch pasta_plan_launched(const char *kernel, const uint32_t grid[3]);
-/* Takes a step whose allocation is live; false: there are no more. */
+/* Takes a step whose allocation is live; false if there are no more. */
 bool pasta_plan_next(pasta_plan_steps *steps, pasta_plan_step *step);
 /* error: of the vendor's call; 0: done. */
 void pasta_plan_done(const pasta_plan_step *step, int error);

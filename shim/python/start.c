@@ -40,7 +40,7 @@ static const char RESTRICTED[] = "the program restricts its own system calls";
 static void want_collector(const char *why) {
     pasta_ring *r = pasta_ring_mine();
     if (!r) return;
-    pasta_log("a collector is wanted: %s", why);
+    pasta_log("a collector is needed: %s", why);
     r->reason = pasta_intern_z(why);
     __atomic_store_n(&r->consumer, PASTA_CONSUMER_collector, __ATOMIC_RELEASE);
 }
@@ -194,7 +194,7 @@ static const char *consume(const pasta_cpython *host) {
     pasta_embed_consume_function *run = NULL;
     *(void **)&initialize = dlsym(module, "pasta_embed_initialize");
     *(void **)&run = dlsym(module, host ? "pasta_embed_join" : "pasta_embed_consume");
-    if (!initialize || !run) return "the embedding module lacks its entry points";
+    if (!initialize || !run) return "the embedding module has no entry points";
     if (!host && !initialize(pasta_config("python"), pasta_config("python_path")))
         return "the embedded interpreter did not start";
     pasta_ring *r = pasta_ring_mine();
@@ -209,7 +209,7 @@ static const char *consume(const pasta_cpython *host) {
     return answer == 1 ? NULL : "the embedded consumer stopped; see log.txt";
 }
 
-/* ---- libraries that come with an embedded Python ---- */
+/* ---- libraries of an embedded Python ---- */
 
 static size_t objects_before; /* how many the process had loaded; those after them may be Python's */
 
@@ -288,7 +288,7 @@ static void *consumer_thread(void *argument) {
         } else if (hosted) {
             __atomic_store_n(&joined, 1, __ATOMIC_RELEASE);
             why = join_host(&host);
-            set_critical(1); /* until Python says otherwise */
+            set_critical(1); /* until Python reports otherwise */
             if (!why) why = finishing() ? NULL : consume(&host);
         } else {
             set_critical(1);
@@ -309,11 +309,11 @@ static void start(bool after_fork) {
         return;
     }
     if (pasta_config_u64("collector", 0)) {
-        want_collector("asked for by --collector");
+        want_collector("requested with --collector");
         return;
     }
     if (after_fork) { /* the parent's interpreter is in this process's memory in an unknown state */
-        want_collector("the process was forked from one that PASTA already ran in");
+        want_collector("the process was forked from one in which PASTA ran already");
         return;
     }
     sigset_t all, before;

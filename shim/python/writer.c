@@ -1,6 +1,6 @@
-/* The launcher's side of the ring: it publishes what it knows about a process (samples of its devices).
+/* The launcher's side of the ring: it publishes data about a process (samples of its devices).
  *
- * It only uses memory that the ring has: the process, or pasta_back_ahead, gives it more. */
+ * It uses only memory that the ring already has; the process, or pasta_back_ahead, adds more. */
 #define _GNU_SOURCE
 #include "writer.h"
 

@@ -302,7 +302,7 @@ static void *helper(void *argument) {
     return NULL;
 }
 
-/* Fewer helpers only cost time, so a thread that cannot be created is no error. */
+/* Fewer helpers only cost time, so a thread that cannot be created is not an error. */
 static void pool_start(void) { /* pool.mutex held */
     if (pool.threads || ra_settings.threads < 2) return;
     pool.threads = calloc(ra_settings.threads - 1, sizeof *pool.threads);

@@ -181,7 +181,7 @@ void ra_pool_forget(void);
 int ra_managed_born(uint64_t address, uint64_t bytes);
 void ra_managed_dead(uint64_t address, uint64_t bytes); /* ra_lock held */
 void ra_managed_begin(struct ra_launch *launch);
-void ra_managed_end(struct ra_launch *launch); /* serves what it touched */
+void ra_managed_end(struct ra_launch *launch); /* serves the touched pages */
 /* A copy or set writes: pages that are nowhere come to the device, other copies of pages end. */
 void ra_managed_written(uint64_t address, uint64_t bytes, const struct ra_context_s *context, uint64_t stream);
 void ra_managed_host(const struct ra_context_s *context, uint64_t address, uint64_t bytes, bool write);

@@ -108,7 +108,7 @@ static uint32_t build_id(pasta_files *f, const pasta_file *file, int fd) {
     return pasta_texts_put(f->texts, text, length);
 }
 
-/* The kernel's code in every process: that of this one is the same. */
+/* The kernel's code, which is the same in every process. */
 static void use_own_vdso(pasta_file *file) {
     pasta_object own;
     uint64_t base = getauxval(AT_SYSINFO_EHDR);

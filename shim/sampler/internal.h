@@ -24,7 +24,7 @@ typedef struct pasta_file {
     dev_t device;
     ino_t inode;
     uint32_t image, build; /* texts */
-    pasta_object object;   /* addresses are those of the file */
+    pasta_object object;   /* addresses are file addresses */
     ElfW(Phdr) *headers;
     int64_t used;          /* when its descriptor was last used; 0: it is closed */
     bool is_elf;
@@ -60,7 +60,7 @@ typedef struct pasta_process_state {
     uint32_t pid, count, room;
     pasta_mapping *mappings; /* by address */
     pasta_ring *ring;
-    uint8_t *published; /* stacks whose frames are in the ring, a bit each */
+    uint8_t *published; /* bitmap of stacks whose frames are in the ring */
     uint32_t lost;      /* since the last sample */
     uint64_t begun;     /* ns; of its program, or of its fork */
     uint64_t ended;     /* ns; 0: it runs */

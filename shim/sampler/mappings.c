@@ -27,7 +27,7 @@ static bool has_room(pasta_process_state *p, uint32_t count) {
     return true;
 }
 
-/* A new mapping replaces what was there: the kernel does not tell of the end of one. */
+/* A new mapping replaces overlapping ones: the kernel does not report unmapping. */
 void pasta_mappings_add(pasta_process_state *p, pasta_mapping m) {
     if (m.end <= m.start || !has_room(p, p->count + 2)) return;
     uint32_t from = first_after(p, m.start), to = from;

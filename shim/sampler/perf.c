@@ -1,4 +1,4 @@
-/* perf events of a program on every processor, and what their buffers say.
+/* perf events of a program on every processor, and the records in their buffers.
  *
  * Each event counts the processor time of the program's threads on one processor, in all processes that it starts
  * (`inherit`, which needs an event for each processor).  When a period of it has passed, the kernel writes the registers
@@ -26,7 +26,7 @@ enum { FP = 6, SP = 7, IP = 8 }; /* asm/perf_regs.h */
 enum { FP = 29, SP = 31, IP = 32 };
 #endif
 
-enum { DUMP = 32 << 10, MAX_RECORD = 1 << 16, MOST_PAGES = 128, LEAST_PAGES = 32, FEW_PROCESSORS = 32 };
+enum { DUMP = 32 << 10, MAX_RECORD = 1 << 16, MAX_PAGES = 128, MIN_PAGES = 32, FEW_PROCESSORS = 32 };
 enum { MAX_WAITING = 1 << 18, MAX_PROCESSES = 4096, PROCESS_SLOTS = 256, SAMPLE_SLOTS = PASTA_MAX_FRAMES + 1 };
 #define GRACE UINT64_C(5000000000) /* ns */
 
@@ -45,7 +45,7 @@ typedef struct sample {
     uint16_t in_kernel, truncated;
 } sample;
 
-/* A record in a buffer that is no sample. */
+/* A record in a buffer that is not a sample. */
 typedef struct record {
     const buffer *buffer;
     uint64_t position, time;
@@ -61,7 +61,7 @@ struct pasta_sampler {
     bool sees_kernel;
     pasta_process_state *processes[PROCESS_SLOTS];
     uint32_t process_count;
-    sample *waiting; /* for rings of their processes, and those of this round */
+    sample *waiting; /* for rings of their processes, and samples of this round */
     uint32_t waiting_count;
     record *noted; /* of this round */
     size_t noted_count, noted_room;
@@ -353,7 +353,7 @@ static int open_event(const struct perf_event_attr *a, int pid, int processor) {
 /* Maps the buffer; smaller ones where the user may not lock as much memory. */
 static int map_buffer(buffer *b, long processors) {
     size_t page = (size_t)sysconf(_SC_PAGESIZE);
-    for (size_t pages = processors > FEW_PROCESSORS ? MOST_PAGES / 2 : MOST_PAGES; pages >= LEAST_PAGES; pages /= 2) {
+    for (size_t pages = processors > FEW_PROCESSORS ? MAX_PAGES / 2 : MAX_PAGES; pages >= MIN_PAGES; pages /= 2) {
         void *memory = mmap(NULL, (pages + 1) * page, PROT_READ | PROT_WRITE, MAP_SHARED, b->fd, 0);
         if (memory == MAP_FAILED) continue;
         b->page = memory;

@@ -17,7 +17,7 @@ enum { FRAME_BYTES = 72, CODE_BYTES = 208, THREAD_BYTES = 168, TEXT_BYTES = 72 }
 
 #define FIELD PASTA_PYTHON_FIELD
 
-/* A code object: what identifies it, and what was read once. */
+/* A code object: its identity, and the fields that were read once. */
 typedef struct code {
     uint64_t key; /* hash of the process and the address; 0: free */
     uint64_t file_object, name_object, table_object;

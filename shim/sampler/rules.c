@@ -1,4 +1,4 @@
-/* Rules of frames by file and address: those of one process are those of all. */
+/* Rules of frames by file and address, shared by all processes. */
 #include <stdlib.h>
 
 #include "internal.h"

@@ -255,7 +255,7 @@ def _problem_of(given: list[str], variables: dict[str, str], place: Path) -> str
     except OSError as error:
         return None if error.errno == errno.E2BIG else f"{shown}: {error}"
     except subprocess.TimeoutExpired:
-        return f"{shown}: not within {_LIMIT} s"
+        return f"{shown}: no answer within {_LIMIT} s"
     said = done.stderr.decode(errors="replace")
     if done.returncode not in (0, 2) or "Traceback" in said or done.stdout:
         return f"{shown}: status {done.returncode}: {said[-500:]!r}"

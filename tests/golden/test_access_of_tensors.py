@@ -203,4 +203,4 @@ def test_narrower_types_of_tensors(dtype: str, value: int, narrow: bool) -> None
     (row,) = rows(result, "tensors", "dtype", "elements", "stored", "zeros")
     assert row == (dtype, 2048, 2048, 0.5)
     found = [each.what for each in result.findings]
-    assert found == ["a narrower type holds the values of an object"] * narrow
+    assert found == ["a narrower type can hold the values of an object"] * narrow

@@ -75,15 +75,15 @@ def test_what_was_live_when_an_allocation_failed() -> None:
     )  # fmt: skip
     (finding,) = result.findings  # the other mark is the program's own
     assert finding.where == "device 0, in aten::cat train.py:12 step"
-    assert "6.00 KiB were requested, 14.00 KiB were live in 3 tensors" in finding.evidence
+    assert "6.00 KiB requested; 14.00 KiB were live in 3 tensors" in finding.evidence
     assert "of which 8.00 KiB were free, the largest block 4.00 KiB" in finding.evidence
-    assert finding.remedy.endswith("enough memory is free, in pieces")
+    assert finding.remedy.endswith("enough memory is free, but it is fragmented")
 
 
 def test_tensors_of_unknown_size_are_no_device() -> None:
     events = Events()
     events.tensor_alloc(A, (1 << 64) - 1)
-    assert run_tool(Allocator, events).summary == "no tensor of a framework was recorded"
+    assert run_tool(Allocator, events).summary == "no framework tensors were recorded"
 
 
 def test_categories_add_up_at_every_moment() -> None:

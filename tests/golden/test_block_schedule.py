@@ -67,9 +67,12 @@ def test_one_block_after_the_other() -> None:
     }
     assert sms == {0: (3, 300), 1: (1, 100), 2: (1, 100)}
     unequal, few = result.findings
-    assert unequal.what == "multiprocessors are unequally busy" and unequal.where == "k0"
+    assert (
+        unequal.what == "work is unevenly distributed over multiprocessors"
+        and unequal.where == "k0"
+    )
     assert unequal.gain == 1 - 125 / 300
-    assert few.what == "few multiprocessors work at the end of launches"
+    assert few.what == "few multiprocessors are busy at the end of launches"
     resident = list(result.figures["over_time"].series["blocks"])
     assert (resident[0], resident[-1]) == (3, 0)
 
@@ -166,7 +169,7 @@ def test_random_schedules_match_a_walk() -> None:
 def test_without_a_clock_or_blocks_one_line_says_so() -> None:
     events = Events()
     events.launch("k")
-    assert run_tool(TOOL, events).summary.startswith("no block was recorded")
+    assert run_tool(TOOL, events).summary.startswith("no blocks were recorded")
     events.access("block_enter", mask=1)
     events.access("block_exit", mask=1)
     summary = run_tool(TOOL, events).summary

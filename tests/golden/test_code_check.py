@@ -209,4 +209,4 @@ def test_the_cache_of_an_allocator_that_a_loop_empties() -> None:
         events.free(A)
     (finding,) = checked(events).findings
     assert finding.where == "aten::empty at train.py:12 step"
-    assert finding.remedy.startswith("train.py:12 step: do not empty the cache")
+    assert finding.remedy.startswith("train.py:12 step: do not empty the framework")

@@ -117,7 +117,10 @@ def test_time_in_which_nothing_else_ran() -> None:
     (row,) = rows(result)
     assert (row["time"], row["alone"]) == (100 * US, (100 - 30 - 10 - 5) * US)
     hidden = result.figures["hidden"].series
-    assert (hidden["nothing else ran"], hidden["beside other work"]) == ([55 * US], [45 * US])
+    assert (hidden["nothing else ran"], hidden["overlapped with other work"]) == (
+        [55 * US],
+        [45 * US],
+    )
 
 
 def test_groups() -> None:
@@ -156,9 +159,9 @@ def test_kernels_whose_calls_were_not_seen() -> None:
     (row,) = rows(result)
     assert (row["bytes"], row["time"], row["bus"]) == (32, None, None)
     assert result.notes == [
-        "1 call failed, and are left out",
-        "no kernel was seen of 1 operation: captured into graphs, or launched by a thread of the"
-        " library",
+        "1 call failed, and left out",
+        "1 operation without a recorded kernel: captured into a graph, or launched by a thread of"
+        " the library",
     ]
 
 
@@ -197,10 +200,10 @@ def test_planted_late_rank() -> None:
     result = late_rank().result()
     found = result.findings[0]
     assert (found.what, found.where) == (
-        "the other ranks wait for one that comes late", "rank 3",
+        "other ranks wait for a late rank", "rank 3",
     )  # fmt: skip
-    assert "rank 3 comes last in 100.0 % of 20 operations all_reduce" in found.evidence
-    assert "wait 3.00 ms for it each time, 60.00 ms each in all" in found.evidence
+    assert "rank 3 is last in 100.0 % of 20 operations all_reduce" in found.evidence
+    assert "waits 3.00 ms for it each time, 60.00 ms in total" in found.evidence
     assert found.gain == pytest.approx(60 / 194)
     (row,) = rows(result, "arrivals")
     assert (row["joined"], row["skew"], row["longest_skew"]) == (20, 3 * MS, 3 * MS)
@@ -267,8 +270,8 @@ def test_bandwidth_of_links_that_the_driver_tells(given: float, expected: float)
     job.add("device_sample", uuid="GPU-6", device=6)
     result = job.result(options={"link_bandwidth": given})
     assert rows(result)[0]["link"] == pytest.approx(7.5 / expected)
-    assert f"of {expected} GB/s on the bus" in result.findings[0].evidence
-    notes = ["links have 450 GB/s in one direction, as the driver tells"]
+    assert f"of {expected} GB/s bus bandwidth" in result.findings[0].evidence
+    notes = ["links have 450 GB/s in one direction, as the driver reports"]
     assert [each for each in result.notes if "links" in each] == ([] if given else notes)
 
 

@@ -255,7 +255,7 @@ def test_repeated_tensor_copies_are_a_finding_with_their_line(events: Events) ->
     (found,) = findings(events, repeated=2000)
     assert found.what == "the same tensors are sent to the device repeatedly"
     assert found.where == "train.py:7 step"
-    assert found.evidence.startswith("2 tensors that stay in host memory were sent 4 times, 1.95")
+    assert found.evidence.startswith("2 tensors in host memory were sent 4 times; 1.95")
     assert not findings(events, repeated=2001)
 
 
@@ -270,7 +270,7 @@ def test_round_trips_are_a_finding_with_their_line(events: Events) -> None:
     (found,) = findings(events, repeated=400 << 10, pageable="1GB")[:1]
     assert found.what == "data goes from the device to the host and back"
     assert found.where == "train.py:7 step"
-    assert found.evidence.startswith("10 times")
+    assert found.evidence.startswith("10 round trips")
     (other, *_) = findings(events, repeated=(400 << 10) + 1, pageable="1GB")
     assert other.what != found.what
 

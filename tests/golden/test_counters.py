@@ -42,7 +42,7 @@ def test_sums_and_means_of_a_launch(events: Events) -> None:
         ("vadd", "SQ_WAVES", 2, 2, 10 + 11 + 30 + 31, 41.0),
         ("vadd", "busy", 2, 1, 1.0, 0.5),
     ]
-    assert result.summary == "2 counters of 2 kernels; 1 value of unknown launches dropped"
+    assert result.summary == "2 counters of 2 kernels; 1 value dropped: the launch is unknown"
 
 
 def test_instances_are_listed(events: Events) -> None:
@@ -101,7 +101,7 @@ def test_ranges_of_launches(split: int) -> None:
 def test_instances_beyond_the_limit(events: Events) -> None:
     result = run_tool(Counters, events, options={"instances": 3})
     assert len(result.tables["instances"]) == 3
-    assert "6 values of instances beyond the limit dropped" in result.summary
+    assert "6 values dropped: more instances than the limit" in result.summary
 
 
 def test_no_counter_records() -> None:

@@ -111,6 +111,6 @@ def test_tables_are_readable_at_any_width(again: Run, width: int) -> None:
 
 def test_piped_report_is_not_truncated(again: Run) -> None:
     report = (again.path / "report.txt").read_text(encoding="utf-8")
-    assert "left out for width" not in report and "total_sectors" not in report
+    assert "left out to fit the width" not in report and "total_sectors" not in report
     for name in again.arrow("kernel_freq")["kernel"].to_pylist()[:10]:
         assert name in report

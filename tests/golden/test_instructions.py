@@ -49,8 +49,10 @@ def test_sums_by_kernel(events: Events) -> None:
         ("vadd", 3, 60, 1200, 20.0, pytest.approx(60 / 67)),
         ("gemm", 1, 7, 162, pytest.approx(162 / 7), pytest.approx(7 / 67)),
     ]
-    assert result.summary == "67 warp instructions in 4 launches, by 20.3 threads on average"
-    assert "need the modules (--record)" in result.notes[0]
+    assert (
+        result.summary == "67 warp instructions in 4 launches, with 20.3 active threads on average"
+    )
+    assert "recorded modules (--record)" in result.notes[0]
 
 
 def test_instructions_of_called_functions_are_their_own(events: Events) -> None:
@@ -71,7 +73,7 @@ def test_instructions_beyond_the_limit(events: Events) -> None:
 
 
 def test_nothing_was_counted() -> None:
-    assert run_tool(Instructions, Events()).summary.startswith("no instruction was counted")
+    assert run_tool(Instructions, Events()).summary.startswith("no instructions were counted")
 
 
 @pytest.mark.parametrize("split", range(6))
@@ -150,4 +152,6 @@ def test_tensor_stores(monkeypatch: pytest.MonkeyPatch) -> None:
         ("gemm", 6, 6 * 4096), ("gemm", 6, 6 * 4096),
     ]  # fmt: skip
     assert "tensor stores wrote 48.00 KiB" in result.summary
-    assert any("8 tensor stores with a map that is not among" in note for note in result.notes)
+    assert any(
+        "8 tensor stores with a tensor map that is not a kernel" in note for note in result.notes
+    )

@@ -81,7 +81,7 @@ def test_completions_without_a_launch_are_counted_and_omitted() -> None:
     result = run_tool(KernelFreq, events)
     (kernel,) = result.tables["kernels"].rows()
     assert kernel["total_time"] == 200
-    assert "2 completions without a known launch dropped" in result.summary
+    assert "2 completions dropped: the launch is unknown" in result.summary
 
 
 def test_completions_follow_the_filter() -> None:
@@ -183,7 +183,7 @@ def test_kernels_shorter_than_the_launch_call_are_a_finding() -> None:
     assert (found.where, found.of) == ("tiny, small", "the time from first to last launch")
     # 300 launches of 5 us, of which the device needs 200 of 2 and 100 of 4, in 3,990 us
     assert found.gain == pytest.approx((300 * 5000 - 800_000) / 3_990_000)
-    assert "300 launches of 2 kernels take 2.67 us on the device each" in found.evidence
+    assert "300 launches of 2 kernels take 2.67 us each on the device" in found.evidence
     slow = timed(*durations)
     slow.launch("long", time=100_000)
     assert not run_tool(KernelFreq, slow, options=options).findings

@@ -158,7 +158,7 @@ def test_steadily_growing_memory_is_a_finding() -> None:
     assert found.where == "device 0, device memory"
     assert (found.gain, found.of) == (4800 / 6000, "the peak of device memory")
     assert "16 allocations of 300 B were live at once" in found.evidence
-    assert "made from 2.00 us to 47.00 us, up to the end" in found.evidence
+    assert "made between 2.00 us and 47.00 us, the end" in found.evidence
     assert not run_tool(MemoryTimeline, events, options={"leaked": 4801}).findings
 
 
@@ -173,7 +173,7 @@ def test_leaked_memory_has_its_python_line() -> None:
     tools = [MemoryTimeline({"leaked": 1}), tensors({})]
     (found,) = run_tools(tools, events)["memory_timeline"].findings
     assert found.where == ("device 0, pinned memory, load.py:4 stage")
-    assert found.remedy.startswith("load.py:4 stage: free each one after its use")
+    assert found.remedy.startswith("load.py:4 stage: free each allocation after use")
 
 
 def test_allocations_at_startup_are_not_leaks() -> None:
@@ -213,7 +213,7 @@ def test_fragmentation_finding_names_the_line() -> None:
     tools = [MemoryTimeline({"gap": 1}), tensors({})]
     (found,) = run_tools(tools, events)["memory_timeline"].findings
     assert found.where == "device 0, caching allocator, train.py:8 main"
-    assert "20 different sizes were requested at that line" in found.evidence
+    assert "20 distinct sizes were requested at that line" in found.evidence
     assert found.remedy.startswith(
         "train.py:8 main: pad tensors to a few sizes, or run with PYTORCH_"
     )

@@ -101,9 +101,9 @@ def test_savings_come_from_the_packed_timeline() -> None:
         ("memory is allocated long before its first use", 6 / 17),
         ("memory is freed long after its last use", 4 / 17),
         ("memory is never freed after its last use", 4 / 17),
-        ("memory is held while nothing uses it, and used again later", 4 / 17),
-        ("memory is allocated though equal memory is no longer used", 2 / 17),
-        ("memory is allocated that nothing uses", 1 / 17),
+        ("memory is held while unused, and used again later", 4 / 17),
+        ("memory is allocated although memory of the same size is no longer used", 2 / 17),
+        ("memory is allocated and never used", 1 / 17),
     ]
     assert "first (launch 0), to the free" in result.findings[1].evidence
     assert "8.00 KiB with all changes, and 12.00 KiB without" in result.findings[1].evidence

@@ -180,9 +180,7 @@ def test_missing_begins_and_ends() -> None:
 
 
 def test_no_events() -> None:
-    assert run_tool(Operators, Events()).summary.startswith(
-        "no operator of a framework was recorded"
-    )
+    assert run_tool(Operators, Events()).summary.startswith("no framework operators were recorded")
 
 
 # ---- against a model --------------------------------------------------------------------------
@@ -474,7 +472,7 @@ def test_time_outside_operators_is_listed_by_line() -> None:
     assert place["between"] == "train.py:21 <module> → train.py:12 data"
     assert (place["gaps"], place["time"], place["first_time"]) == (10, 300_000_000, 30_000_000)
     (found,) = result.findings
-    assert found.what == "much time passes outside operators"
+    assert found.what == "much time is spent outside operators"
     assert found.where == "train.py:21 <module> → train.py:12 data"
     assert found.gain == pytest.approx(270 / 290)
     assert "93% of the 322.00 ms" in result.summary
@@ -540,9 +538,9 @@ def test_data_loader_waits_name_the_iterating_line() -> None:
         events.operator("aten::op", stack=1, time=5_000_000 * number + 1)
         events.operator_end(time=5_000_000 * number + 1_000_001)
     (found,) = run_tool(Operators, events).findings
-    assert found.what == "the program waits for its data to load"
+    assert found.what == "the program waits for data loading"
     assert found.where == "train.py:5 <module>, loading at data.py:7 __getitem__"
-    assert found.remedy.startswith("train.py:5 <module>: DataLoader(")
+    assert found.remedy.startswith("train.py:5 <module>: let the DataLoader load")
 
 
 @pytest.mark.parametrize("function", ["_try_get_data", "fetch"])
@@ -563,7 +561,7 @@ def test_samples_name_the_line_running_in_a_gap(function: str, splits: Any) -> N
     (place,) = result.tables["outside"].rows()
     assert (place["line"], place["gaps"]) == ("train.py:5 <module>", 11)
     (found,) = result.findings
-    assert found.what == "the program waits for its data to load"
+    assert found.what == "the program waits for data loading"
     assert found.where == "train.py:5 <module>"
     assert "11 of 11 samples at train.py:5 <module>" in found.evidence
     assert ("num_workers=4" in found.remedy) == (function == "fetch")

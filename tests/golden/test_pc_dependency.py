@@ -1,4 +1,4 @@
-"""Dependencies between instructions: counts from arithmetic, and from the accesses one by one."""
+"""Instruction dependencies: counts from arithmetic, and from the accesses one by one."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_findings_within_a_warp() -> None:
     broadcast, contended = sorted(run_tool(TOOL, events).findings, key=lambda each: each.where)
     assert broadcast.what == "bytes are read again by other lanes of the warp"
     assert "96.9 % of its 32" in broadcast.evidence  # all but the first
-    assert contended.what == "atomics of many threads meet at the same bytes"
+    assert contended.what == "many threads contend for the same bytes with atomics"
 
 
 # ---- the same from the accesses, without a shadow ----------------------------------------------
@@ -176,7 +176,7 @@ def test_random_accesses_match_a_trace() -> None:
     result = run_tool(TOOL, events)
     assert edges(result) == wanted
     assert sum(row["cold"] for row in result.tables["instructions"].rows()) == cold == len(last)
-    assert "no room" not in result.summary
+    assert "did not fit" not in result.summary
 
 
 # ---- the map -----------------------------------------------------------------------------------
@@ -211,7 +211,7 @@ def test_granules_without_room_are_counted() -> None:
     events.access("global", WORDS[:16])  # eight granules of two words
     result = run_tool(Lossy, events)
     # four granules with the lane before, plus one; 0 for their first touch and for the others
-    assert "8 of last had no room" in result.summary
+    assert "8 of last did not fit" in result.summary
 
 
 def test_a_shadow_is_pairs_on_a_gpu() -> None:
@@ -244,8 +244,8 @@ def wrong(body: str) -> str:
 @pytest.mark.parametrize(
     ("body", "message"),
     [
-        ("a = maps.last.exchange(access.address, 1) + 1", "assign it alone: name = maps.last"),
-        ("a = maps.total.add(1)", "gives no value: write it as a statement"),
+        ("a = maps.last.exchange(access.address, 1) + 1", "assign its result first: name ="),
+        ("a = maps.total.add(1)", "returns no value: write it as a statement"),
         ("a = maps.last.exchange(access.address)", "last needs value"),
         ("maps.last.add(1)", "the map last has no method add"),
     ],

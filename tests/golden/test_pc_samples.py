@@ -69,7 +69,7 @@ def test_offsets_within_a_module() -> None:
 def test_offsets_beyond_the_limit(events: Events) -> None:
     result = run_tool(PcSamples, events, options={"places": 2})
     assert sum(row["samples"] for row in result.tables["kernels"].rows()) == 7
-    assert "3 records of locations beyond the limit dropped" in result.summary
+    assert "3 records dropped: more locations than the limit" in result.summary
 
 
 def test_no_samples() -> None:
@@ -106,8 +106,8 @@ def test_samples_without_launches() -> None:
     assert {"line", "instruction"} <= result.tables["places"].hidden
     assert "lines" not in result.tables
     assert list(result.notes) == [
-        "no lines and instructions of 2 modules, whose code was not kept: record with --record, or"
-        " raise probes.code-memory"
+        "source lines and instructions of 2 modules are unknown because the code was not kept:"
+        " record with --record, or raise probes.code-memory"
     ]
     (finding,) = result.findings
     assert finding.where == "gemm at 0x10"
@@ -123,6 +123,6 @@ def test_samples_without_a_place_are_notes(events: Events) -> None:
     result = run_tool(PcSamples, events)
     assert list(result.notes) == [
         "8,000,000,000 further samples have no place: dropped by the hardware",
-        "samples are missing, their number is unknown: the hardware's buffer was full (2 times)",
+        "an unknown number of samples is missing: the hardware's buffer was full (2 times)",
     ]
     assert result.summary == "21 samples in 3 kernels; most: gemm, 57.1 %"

@@ -119,7 +119,7 @@ def test_events_and_replay_from_python(tmp_path: Path) -> None:
     kept = run.replay("kernel_freq", out=tmp_path / "kept")
     assert sum(kept.arrow("kernel_freq").column("launches").to_pylist()) == 48
     for call, message in (
-        (lambda: run.events("kernel_lunch"), "no events 'kernel_lunch'"),
+        (lambda: run.events("kernel_lunch"), "no events of kind 'kernel_lunch'"),
         (lambda: run.events("kernel_launch", ["grid"]), "no column 'grid'"),
         (lambda: run.replay(), "no tool was named"),
         (lambda: run.replay("kernel_freq", out=tmp_path / "kept"), "kept exists"),

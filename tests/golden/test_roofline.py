@@ -66,7 +66,7 @@ def test_bytes_of_hardware_counters(splits: Any) -> None:
     assert [each["bytes"] for each in (gemm, reduce, fill)] == [96 + 160, 2 * 64, None]
     assert gemm["gb_per_second"] == pytest.approx((96 + 160) / (2 * PRODUCT))
     assert "320 B of device memory" in result.summary
-    assert "bytes are those of device memory, by hardware counters" in result.notes
+    assert "bytes are device memory traffic, from hardware counters" in result.notes
 
 
 @pytest.mark.parametrize("splits", [[], range(3, 20, 5)])
@@ -105,7 +105,7 @@ def test_without_roofs_and_times() -> None:
     (row,) = by_kernel(result).values()
     assert (row["bytes"], row["bound"], row["of_roof"], row["device_time"]) == (4, None, None, None)
     assert len(result.tables["roofs"]) == 0
-    assert any("roofs are not known" in note for note in result.notes)
+    assert any("roofs are unknown" in note for note in result.notes)
     assert run_tool(TOOL, Events()).summary.startswith("0 launches")
 
 
@@ -141,7 +141,7 @@ def test_measured_roofs() -> None:
     gemm, fill = (by_kernel(result)[name] for name in ("gemm", "fill"))
     assert gemm["of_roof"] == pytest.approx(FLOPS * 3 / 4 / PRODUCT / COMPUTE)
     assert fill["of_roof"] == pytest.approx(16 / (MEMORY * FILL / 1e9))
-    assert "roofs measured by kernels of PASTA's own: memory, L2, tf32 matrix" in result.notes
+    assert "roofs measured by PASTA's own kernels: memory, L2, tf32 matrix" in result.notes
 
 
 @pytest.mark.parametrize("splits", [[], range(3, 20, 5)])

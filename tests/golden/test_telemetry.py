@@ -106,7 +106,7 @@ def test_reasons_count_in_busy_time_only(split: bool) -> None:
     assert finding.what == "clocks are lowered: power limit"
     assert finding.where == "device 0"
     assert finding.evidence == (
-        "46.2 % of 650.00 ms in which device 0 was busy (power limit of 700 W): 1,300 MHz on"
+        "46.2 % of 650.00 ms of busy time of device 0 (power limit of 700 W): 1,300 MHz on"
         " average instead of 1,980 MHz"
     )
     assert finding.gain == pytest.approx(300 / 650 * (1 - mean / 1980))
@@ -123,7 +123,9 @@ def test_without_device_times_the_utilization_decides() -> None:
     assert finding.what == "clocks are lowered: temperature limit"
     assert "(temperature limit, at up to 50 °C): 990 MHz" in finding.evidence
     assert finding.gain == pytest.approx(0.5)
-    assert "busy time is that in which the driver reported a utilization above 0" in result.notes
+    assert (
+        "busy time is the time in which the driver reported a utilization above 0" in result.notes
+    )
 
 
 def test_balanced_device_has_no_finding() -> None:
@@ -212,7 +214,7 @@ def test_run_without_samples() -> None:
     events = run_of()
     kernel(events, 10, 20)
     result = run_tool(Telemetry, events)
-    assert result.summary == "no samples of devices"
+    assert result.summary == "no device samples were taken"
     assert "run.telemetry-interval" in result.notes[0]
 
 

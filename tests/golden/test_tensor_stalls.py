@@ -180,10 +180,10 @@ def test_two_passes_without_launches_in_samples(tmp_path: Path) -> None:
         by_launch[launch] += count
     assert abs(by_launch[0] - 300) <= 2  # both took as long
     assert dict(rows(found.tables, "unattributed", "why", "samples")) == {
-        "not waiting for memory": 60, "the function's code is not known": 3,
+        "not waiting for memory": 60, "the function's code is unknown": 3,
     }  # fmt: skip
-    assert any("600 samples of no certain launch" in note for note in found.notes)
-    assert found.notes[-1].endswith("is unknown: the hardware's buffer was full (1 times)")
+    assert any("600 samples without a certain launch" in note for note in found.notes)
+    assert found.notes[-1].endswith("is missing: the hardware's buffer was full (1 times)")
     assert all(samples for (samples,) in rows(found.tables, "reasons", "samples"))
     lines = {row["offset"]: row for row in found.tables["sass"].rows()}
     assert lines[offset("FMUL")]["samples"] == 650
@@ -212,7 +212,7 @@ def test_samples_of_launches_are_charged_in_their_launch(tmp_path: Path) -> None
     assert dict(rows(found.tables, "unattributed", "why", "samples")) == {
         "its launch has no partner with accesses": 30
     }
-    assert not any("no certain launch" in note for note in found.notes)
+    assert not any("without a certain launch" in note for note in found.notes)
 
 
 def test_without_the_code_nothing_is_blamed(tmp_path: Path) -> None:
@@ -221,7 +221,7 @@ def test_without_the_code_nothing_is_blamed(tmp_path: Path) -> None:
     found = stalls(joined_run(tmp_path, times, work(True, 0x9000), keep=False))
     adds_up(found.tables, 600)
     assert rows(found.tables, "unattributed", "why", "samples") == [
-        ("the function's code is not known", 600)
+        ("the function's code is unknown", 600)
     ]
     assert any("run.modules=true" in note for note in found.notes)
 
@@ -272,7 +272,7 @@ def test_html_report_shows_the_forest_and_the_code(tmp_path: Path) -> None:
     assert "Tensors that warps waited for" in page and f"Code of {KERNEL}" in page
     load = offset("LDG", 0)
     assert f'id="sass-1-{load:#x}" class="hot"' in page and f'href="#sass-1-{load:#x}"' in page
-    assert "[16,8] strides (1,16) Float, 0 bytes in, 512 B long, 1 changes in place" in page
+    assert "[16,8] strides (1,16) Float, at byte 0, 512 B long, 1 changes in place" in page
     assert "style=" not in page.split("<main")[1].split("<script")[0]  # the policy forbids it
 
 

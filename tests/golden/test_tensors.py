@@ -202,7 +202,7 @@ def test_host_and_device_memory_are_separate() -> None:
 
 
 def test_no_events() -> None:
-    assert run_tool(Tensors, Events()).summary.startswith("no tensor of a framework was recorded")
+    assert run_tool(Tensors, Events()).summary.startswith("no framework tensors were recorded")
 
 
 def test_memory_without_tensors_is_a_workspace() -> None:
@@ -335,7 +335,7 @@ def test_activation_finding_names_the_line_calling_the_modules() -> None:
     events.operator_end()
     (found,) = run_tool(Tensors, events, options={"least_peak": 1}).findings
     assert found.where == "device 0, most by model.py:20 forward"
-    assert found.remedy.startswith("model.py:20 forward: torch.utils.checkpoint.checkpoint(")
+    assert found.remedy.startswith("model.py:20 forward: use torch.utils.checkpoint.checkpoint(")
     assert "50% of them created there" in found.evidence
     assert found.confidence == "low"
 
@@ -457,7 +457,7 @@ def test_parameters_without_gradients_are_a_finding(recorded: bool, computed: bo
     found = run_tool(Tensors, events, options={"grown": 1}).findings
     assert len(found) == (recorded and not computed)
     for each in found:
-        assert each.what == "gradients are prepared and never computed"
+        assert each.what == "gradients are prepared but never computed"
         assert each.where == "device 0: evaluate.py:11 main"
-        assert each.remedy == "evaluate.py:11 main: with torch.no_grad(): around it"
+        assert each.remedy == "evaluate.py:11 main: run it under torch.no_grad()"
         assert each.gain == 1

@@ -93,7 +93,7 @@ def test_work_and_gaps_by_cause() -> None:
         "after_last": 500,
     }
     assert (device(result)["observed"], device(result)["span"]) == (9000, 6500)
-    assert gaps(result)["host had submitted nothing", "before vadd"] == 1000
+    assert gaps(result)["host had submitted no work", "before vadd"] == 1000
 
 
 def test_a_wait_causes_no_more_idle_time_than_it_lasted() -> None:
@@ -194,8 +194,8 @@ def with_operators() -> Events:
 def test_the_hosts_part_has_operators_and_lines() -> None:
     result = run_tool(Utilization, with_operators())
     assert gaps(result) == {
-        ("host had submitted nothing", "aten::copy_ at train.py:31 step"): 2000,
-        ("host had submitted nothing", "at train.py:31 step"): 1000,
+        ("host had submitted no work", "aten::copy_ at train.py:31 step"): 2000,
+        ("host had submitted no work", "at train.py:31 step"): 1000,
     }
 
 
@@ -221,7 +221,7 @@ def test_loading_data_is_a_cause_of_its_own() -> None:
     (finding,) = result.findings
     assert finding.what == "the device is idle while data loads"
     assert finding.where == "train.py:31 step"
-    assert finding.remedy.startswith("train.py:31 step: more workers")
+    assert finding.remedy.startswith("train.py:31 step: use more DataLoader workers")
     assert finding.gain == pytest.approx(30 / (30 + 12))  # without the first one
 
 
@@ -269,7 +269,7 @@ def test_a_source_without_device_times() -> None:
     events.launch("vadd", time=2000)
     events.add("process_end", last_launch=1, time=3000)
     result = run_tool(Utilization, events)
-    assert result.summary == "no work of a device has times"
+    assert result.summary == "no device work has times"
     assert not result.findings
 
 
@@ -327,8 +327,8 @@ def test_the_critical_path_has_work_waits_and_the_host() -> None:
         "first": (0, 1, 2500),
         "second": (0, 1, 900),
         "launch latency": (None, 1, 500),
-        "between work and the host that waited for it": (None, 1, 400),
-        "between work and the next": (None, 1, 100),
+        "between work and the host wait for it": (None, 1, 400),
+        "between consecutive work": (None, 1, 100),
     }
     assert "critical path: 36.4 % copies" in result.summary
     waits = {
@@ -336,7 +336,7 @@ def test_the_critical_path_has_work_waits_and_the_host() -> None:
         for row in result.tables["waits"].rows()
     }
     assert waits == {
-        ("stream 1", "work before it in its stream", "stream 1", "first"): (1, 2900),
+        ("stream 1", "earlier work in its stream", "stream 1", "first"): (1, 2900),
         ("stream 2", "event", "stream 1", "copies"): (1, 6600),
     }
 
@@ -407,12 +407,13 @@ def test_the_error_of_device_times_is_stated() -> None:
     events = run_of()
     kernel(events, 3000, 3500, 5000)
     kernel(events, 9000, 8500, 9500)  # half a microsecond: conversions have such errors
-    assert not any("inexact" in note for note in run_tool(Utilization, events).notes)
+    assert not any("before it was submitted" in n for n in run_tool(Utilization, events).notes)
     kernel(events, 20_000, 16_000, 21_000)
-    (note,) = (note for note in run_tool(Utilization, events).notes if "inexact" in note)
+    notes = run_tool(Utilization, events).notes
+    (note,) = (note for note in notes if "before it was submitted" in note)
     assert note == (
         "work started up to 4.00 us before it was submitted: device times on the host's clock are"
-        " at least that inexact"
+        " off by at least that much"
     )
 
 

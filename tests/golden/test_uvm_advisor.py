@@ -55,7 +55,7 @@ def test_the_simulator_repeats_what_happened() -> None:
     # a prefetch moves what faults would, without the faults of the device
     assert by_plan["object-level", 1.0][2:5] == (0, 12, 5 * BLOCK)
     assert by_plan["advice", 1.0][2:5] == (0, 0, 5 * BLOCK)
-    assert "simulation of pages" in result.notes[0]
+    assert "simulation with pages" in result.notes[0]
 
 
 def test_advice_and_its_plan() -> None:
@@ -105,7 +105,7 @@ def test_launches_by_graphs_are_not_in_the_plan() -> None:
     assert [row[0] for row in rows(result, "advice", "launches")] == [2]
     (entry,) = plan(result)
     assert entry.launch == LaunchKey("k", (4, 1, 1), 0)
-    assert any("launches by graphs" in note for note in result.notes)
+    assert any("graph launches" in note for note in result.notes)
 
 
 def test_without_accesses_launches_touch_what_faulted() -> None:

@@ -104,8 +104,8 @@ def test_what_has_no_partner_is_counted(tmp_path: Path) -> None:
         events.kernel(name, range(64, 96), scans=(64,))
     found = result(joined(tmp_path, times, accesses))
     assert (
-        "without partner in the other pass: 1 managed allocation of times, 1 managed allocation of"
-        " accesses, 1 launch with accesses"
+        "without a partner in the other pass: 1 managed allocation of times, 1 managed allocation"
+        " of accesses, 1 launch with accesses"
     ) in found.notes
     assert any(note.endswith("what faulted or moved: 1 of 2") for note in found.notes)
     touched = rows(found, "launches", "kernel", "touched")
@@ -124,7 +124,7 @@ def test_a_tensor_without_partner_counts_for_its_allocation(tmp_path: Path) -> N
         times.kernel(f"add{number}", range(first, first + 32), range(first + 32, first + 64))
     found = result(joined(tmp_path, times, training(base=ELSEWHERE, faulting=False)))
     assert (
-        "accesses to 8 tensors without partner in the other pass count for their allocations"
+        "accesses to 8 tensors without a partner in the other pass count for their allocations"
     ) in found.notes
     parts = rows(found, "parts", "offset", "launches", "reads", "writes")
     assert sorted(parts) == [
@@ -139,7 +139,7 @@ def test_a_pass_without_tensors(tmp_path: Path) -> None:
     for number in (0, 2, 4, 6):
         accesses.kernel(f"add{number}", range(32 * number, 32 * number + 64))
     found = result(joined(tmp_path, training(probed=False), accesses))
-    assert any(note.endswith("advice is on allocations only") for note in found.notes)
+    assert any(note.endswith("advice covers allocations only") for note in found.notes)
     assert {level for (level,) in rows(found, "advice", "level")} == {"object-level"}
     assert rows(found, "objects", "reads") == [(4 * 64,)]
 
@@ -173,10 +173,10 @@ def changed(table: Path, **columns: Any) -> None:
         ("touched", {"parts": 2**63}, "ranges beyond their objects"),
         ("touched", {"parts": 0}, "ranges beyond their objects"),
         ("touched", {"part": 0}, "parts of different sizes"),
-        ("touched", {"object": 7}, "objects that touched_objects lacks"),
+        ("touched", {"object": 7}, "objects that are not in touched_objects"),
         ("touched", {"reads": -1}, "column reads has negative numbers"),
-        ("touched", {"launch": "none"}, "column launch has no whole numbers"),
-        ("touched_objects", {"owner": 9}, "objects that touched_objects lacks"),
+        ("touched", {"launch": "none"}, "column launch does not hold whole numbers"),
+        ("touched_objects", {"owner": 9}, "objects that are not in touched_objects"),
         ("touched_objects", {"bytes": 4}, "ranges beyond their objects"),
     ],
 )

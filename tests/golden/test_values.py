@@ -202,12 +202,14 @@ def test_findings() -> None:
     assert finding([0] * 20 + distinct[:12]) == [
         "most values of an object are zero", "an instruction loads or stores mostly one value",
     ]  # fmt: skip
-    assert finding(list(range(100, 132))) == ["a narrower type holds the values of an object"]
+    assert finding(list(range(100, 132))) == ["a narrower type can hold the values of an object"]
     events = launched()
     for number in range(40):
         events.access("global", WORDS, values=distinct, write=True, warp=number % 2)
     (found,) = run_tool(TOOL, events).findings
-    assert found.what == "stores write what memory already has" and "97.5 %" in found.evidence
+    assert (
+        found.what == "stores write values that memory already holds" and "97.5 %" in found.evidence
+    )
 
 
 def test_texts_of_values() -> None:
@@ -225,7 +227,7 @@ def test_texts_of_values() -> None:
 def test_records_without_values() -> None:
     events = launched()
     events.access("global", WORDS)
-    assert run_tool(TOOL, events).summary.startswith("no value of an access was recorded")
+    assert run_tool(TOOL, events).summary.startswith("no access values were recorded")
 
 
 # ---- records, and patches ----------------------------------------------------------------------

@@ -105,7 +105,7 @@ def test_late_rank_of_two(native: Run, profiled: Run, python: str, tmp_path: Pat
     document = json.loads((merged / "results" / "arrivals" / "result.json").read_text())
     late, *_ = document["findings"]
     assert (late["what"], late["where"]) == (
-        "the other ranks wait for one that comes late", "rank 1",
+        "other ranks wait for a late rank", "rank 1",
     )  # fmt: skip
     rows = pq.read_table(merged / "results" / "collectives" / "collectives.parquet").to_pylist()
     assert any(row["operation"] == "all_reduce" and row["bus"] > 0 for row in rows)

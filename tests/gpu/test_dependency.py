@@ -50,7 +50,7 @@ def test_each_word_follows_the_launch_before(vadd: Any) -> None:
 def test_granules_without_room_are_lost_and_counted(vadd: Any) -> None:
     run = vadd("pc_dependency", 1, "--set", "pc_dependency.granules=1024")
     summary = json.loads((run.directory / "results" / "pc_dependency" / "result.json").read_text())
-    assert "of last had no room" in summary["summary"]
+    assert "of last did not fit" in summary["summary"]
 
 
 def test_values_of_loads_and_stores(vadd: Any) -> None:

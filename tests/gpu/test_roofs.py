@@ -137,5 +137,5 @@ def test_the_first_run_measures(example: Build, profiled: Run, tmp_path: Path) -
         )
         assert run.status == 0
         assert ("measuring the roofs of " in run.stderr) == expected
-        assert "roofs measured by kernels of PASTA's own: memory, L2" in run.stderr
+        assert "roofs measured by PASTA's own kernels: memory, L2" in run.stderr
     assert os.listdir(tmp_path / "cache" / "pasta" / "roofs")

@@ -87,8 +87,8 @@ def test_replay_reproduces_gpu_results(kernels: str, profiled: Run) -> None:
     assert run.status == 0, run.stderr
     same(run, replayed(run, tools, *settings), tools)
     found = {each["what"] for each in findings(run.directory)}
-    assert "an instruction wastes sectors of global memory" in found
-    assert "an instruction has bank conflicts in shared memory" in found
+    assert "global memory accesses are not coalesced" in found
+    assert "shared memory accesses have bank conflicts" in found
 
 
 @pytest.mark.torch

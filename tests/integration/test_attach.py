@@ -113,7 +113,7 @@ def begun(process: subprocess.Popen[str]) -> None:
     """Waits until the profile has begun."""
     assert process.stderr is not None
     line = process.stderr.readline()
-    while "Ctrl-C ends the profile only" not in line:
+    while "Ctrl-C ends the profile, not" not in line:
         assert line, process.communicate()
         line = process.stderr.readline()
 
@@ -168,8 +168,8 @@ def test_annotations(start, tmp_path: Path, name: str) -> None:
     assert manifest["ended"]["how"] == "detached"
     assert manifest["launched"] == [sys.executable, str(tmp_path / "program.py")]
     earlier, gpus = manifest["warnings"]
-    assert earlier.startswith("attached to the running program: its earlier work is not in this")
-    assert gpus.endswith("of GPUs are not followed: start the program with pasta-preload")
+    assert earlier.startswith("attached to the running program: earlier work, and memory")
+    assert gpus.endswith("memory are not followed: start the program with pasta-preload")
     assert f"pasta: {earlier}\npasta: {gpus}\n" in errors and f"note: {gpus}" in output
     assert program.end() == UNCHANGED
 
@@ -264,9 +264,9 @@ def test_blocks_of_the_program(start, tmp_path: Path) -> None:
         process = program.attach("-t", "event_trace", "-o", name)
         begun(process)
         end = f"pasta attach --detach {program.pid}"
-        assert block() == f"pasta attach profiles this process: {end}\n"
+        assert block() == f"pasta attach is profiling this process: {end}\n"
         status, _, errors = program.profile("-t", "event_trace", "-o", "another")
-        assert status == 2 and "profiles a block itself, or another pasta attach does" in errors
+        assert status == 2 and "profiling a block itself, or another pasta attach is" in errors
         process.send_signal(signal.SIGINT)
         assert f"results: {name}" in process.communicate(timeout=TIMEOUT)[0]
     assert block() == "profiled 1\n"
@@ -337,11 +337,11 @@ def test_other_pythons_without_pasta(start, busy: bool) -> None:
 
 REFUSED = {
     "operators": "tool operators needs PyTorch or JAX, which process {pid} has not imported: attach"
-    " when it has, or leave out the tool",
-    "kernel_freq": "tool kernel_freq needs events of a GPU: start the program with pasta-preload",
-    "hotness": "tool hotness has probes, which are made before the program starts",
-    "": "process {pid} has not imported PyTorch or JAX, so only its annotations can be followed: -t"
-    " event_trace; for events of GPUs, start the program with pasta-preload",
+    " once it has, or leave out the tool",
+    "kernel_freq": "tool kernel_freq needs GPU events: start the program with pasta-preload",
+    "hotness": "tool hotness has probes, which are compiled before the program starts",
+    "": "process {pid} has not imported PyTorch or JAX, so only its annotations can be followed:"
+    " use -t event_trace; for GPU events, start the program with pasta-preload",
 }
 
 
@@ -359,9 +359,9 @@ def test_other_processes(pasta, tmp_path: Path) -> None:
     with subprocess.Popen(["sleep", "100"]) as sleeping:
         done = pasta("attach", str(sleeping.pid))
         sleeping.kill()
-    assert f"process {sleeping.pid} (sleep) runs no CPython: start the program" in done.stderr
+    assert f"process {sleeping.pid} (sleep) does not run CPython: start the program" in done.stderr
     assert "there is no process" in pasta("attach", "999999999").stderr
-    assert f"no pasta attach profiles process {os.getpid()}" in pasta(
+    assert f"no pasta attach is profiling process {os.getpid()}" in pasta(
         "attach", "--detach", str(os.getpid())
     ).stderr  # fmt: skip
     done = pasta("attach", str(os.getpid()), "--set", "ring.max=1GiB")

@@ -39,7 +39,7 @@ REFUSED = {
     "tool option's value": (
         ["--set", "kernel_freq.top=many"],
         "--set kernel_freq.top=many: tool kernel_freq: top = 'many' is not accepted: "
-        "give an integer, at least 1",
+        "use an integer, at least 1",
     ),
     "regex": (
         ["-k", "gemm("],
@@ -52,14 +52,14 @@ REFUSED = {
     ),
     "placeholder": (
         ["-o", "run-%z"],
-        "run.out = 'run-%z': unknown placeholder %z: known are %n %p %h %r %t %q{ENV} %%",
+        "run.out = 'run-%z': unknown placeholder %z: known placeholders: %n %p %h %r %t %q{ENV} %%",
     ),
     "place": (["-o", "/dev/null/run"], "/dev/null/run: /dev/null is not a directory"),
     "session directory": (
         ["--set", "ring.directory=/proc/none"],
         "cannot create the session directory /proc/none/",
     ),
-    "tool path": (["--tool-path", "/none", "-t", "mine"], "tool path /none is no directory"),
+    "tool path": (["--tool-path", "/none", "-t", "mine"], "tool path /none is not a directory"),
 }
 
 
@@ -92,7 +92,7 @@ def test_no_program(pasta_preload) -> None:
     ("text", "line"),
     [
         ("tools = [", "not valid TOML"),
-        ('tools = "kernel_freq"', 'tools is not a list of texts such as ["kernel_freq"]'),
+        ('tools = "kernel_freq"', 'tools is not a list of strings such as ["kernel_freq"]'),
         ("[filter]\nkernl = 'x'", "unknown key 'filter.kernl': did you mean filter.kernel"),
         ("[ring]\nmax = true", "ring.max = True is not a size"),
         ("[run]\nevents = false\n[tool.kernel_freq]\nnone = 1", "none"),
@@ -376,15 +376,15 @@ def test_no_permission_to_write(pasta_preload) -> None:
     assert (done.exit_status, done.stdout) == (2, "")
     assert done.stderr == (
         f"pasta: pasta-out/%n-%p: no permission to write in {directory}: "
-        "name another place with -o DIR\n"
+        "use another directory with -o DIR\n"
     )
 
 
 def test_verbs_report_errors(pasta, tmp_path: Path) -> None:
     for arguments, line in (
         (["report", tmp_path / "none"], f"pasta: {tmp_path / 'none'}: no such run directory\n"),
-        (["report", tmp_path], f"pasta: {tmp_path}: not a run directory (it has no run.json)\n"),
-        (["demo", "none"], "pasta: no demo 'none': known are accesses, convolution, "),
+        (["report", tmp_path], f"pasta: {tmp_path}: not a run directory (no run.json)\n"),
+        (["demo", "none"], "pasta: unknown demo 'none': known names: accesses, convolution, "),
     ):
         done = pasta(*arguments)
         assert done.returncode == 2

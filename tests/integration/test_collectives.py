@@ -202,4 +202,4 @@ def test_a_library_that_is_missing(pasta_preload, compile_c) -> None:
     """)
     done = pasta_preload(program, options=("-t", "collectives"))
     assert done.exit_status == 4
-    assert done.stderr.count("ncclGroupStart was called, and no library") == 1
+    assert done.stderr.count("ncclGroupStart was called, but no loaded library") == 1

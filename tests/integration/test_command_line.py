@@ -30,19 +30,19 @@ class Reads(Tool):
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
-        (["reprot"], "no verb 'reprot': did you mean report or prepare?"),
-        (["xyz"], "no verb 'xyz': known are analyze, attach, completion, demo, "),
+        (["reprot"], "unknown verb 'reprot': did you mean report or prepare?"),
+        (["xyz"], "unknown verb 'xyz': known names: analyze, attach, completion, demo, "),
         (["report", "--htlm"], "unknown option --htlm: did you mean --html"),
         (["replay", "--tol", "x", "DIR"], "unknown option --tol: did you mean --tool"),
         (["replay"], "the following arguments are required: DIR: see pasta replay --help"),
         (["report", "--rank", "x"], "argument --rank: invalid int value: 'x': see pasta report"),
         (["report", EXAMPLE, "-n", "0"], "argument -n/--rows: '0' is not a whole number from 1"),
         (["report", EXAMPLE, "-n", "9" * 400], "argument -n/--rows: '999"),
-        (["demo", "convlution"], "no demo 'convlution': did you mean convolution?"),
-        (["merge", "a", "b"], "'b' is one argument too many: see pasta merge --help"),
+        (["demo", "convlution"], "unknown demo 'convlution': did you mean convolution?"),
+        (["merge", "a", "b"], "unexpected argument 'b': see pasta merge --help"),
         (["tools", "hotnes"], "there is no tool 'hotnes': did you mean hotness?"),
         (["tools", "./README.md"], "tool file README.md does not exist: name a .py file"),
-        (["replay", EXAMPLE, "-t", "copies,"], "-t 'copies,': a name is empty: give NAME,NAME"),
+        (["replay", EXAMPLE, "-t", "copies,"], "-t 'copies,': a name is empty: write NAME,NAME"),
         (
             ["replay", EXAMPLE, "-t", "copies,coppies"],
             "there is no tool 'coppies': did you mean co",
@@ -128,7 +128,7 @@ def test_report_selects_and_names_the_latest_run(pasta, tmp_path: Path) -> None:
 def test_unknown_probe_decorator(pasta, tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(PROBE)
     done = pasta("replay", EXAMPLE, "-t", "./mine.py")
-    assert "mine.py:6: AttributeError: there is no @probe.globl_memory: give global_memory" in (
+    assert "mine.py:6: AttributeError: there is no @probe.globl_memory: use global_memory" in (
         done.stderr
     )
     assert done.stderr.count("\n") == 1

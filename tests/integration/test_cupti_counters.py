@@ -30,7 +30,7 @@ from tests.support.played import Played
 BYTES, EXECUTED, HITS = "dram__bytes.sum", "sm__inst_executed.sum", "lts__t_sector_hit_rate.pct"
 ON = f"nvidia.counters={BYTES},{EXECUTED},{HITS}\n"
 RANGES = f"nvidia.counters={BYTES},{EXECUTED}\nnvidia.counters_mode=range\n"
-TWICE = "pasta: each selected kernel runs 2 times: its 3 counters need as many passes\n"
+TWICE = "pasta: each selected kernel runs 2 times: 3 counters need as many passes\n"
 
 Play = Callable[..., Played]
 
@@ -130,7 +130,7 @@ def test_ranges_have_one_pass(play: Play) -> None:
     played = play("context", "counters", settings=f"{ON}nvidia.counters_mode=range\n")
     assert played.status == 7 and len(played["counter"]) == 0
     assert played.stderr == (
-        "pasta: counters are not recorded: these 3 need 2 passes, and a range runs once: name fewer"
+        "pasta: counters are not recorded: these 3 need 2 passes, but a range runs once: name fewer"
         " in nvidia.counters, or set nvidia.counters_mode=kernel\n"
     )
 
@@ -141,8 +141,8 @@ def test_unknown_counters(play: Play) -> None:
     played = play("context", "counters", "end", settings=f"nvidia.counters={names}\n")
     assert played.stderr == (
         "pasta: nvidia.counters: CHIP has no counter dram__bites.sum; `pasta doctor --counters` lis"
-        "ts those that it has\n"
-        "pasta: 6 values of counters are missing: the device did not give them\n"
+        "ts the counters that it has\n"
+        "pasta: 6 counter values are missing: the device did not provide them\n"
     )
     assert [of[BYTES] for of in values(played).values()] == [1000, 2000, 3000, 4000, 5000, 6000]
     assert not any(math.isnan(each) for of in values(played).values() for each in of.values())
@@ -330,7 +330,7 @@ def test_list_of_a_chips_counters(cupti: Path, capsys: pytest.CaptureFixture[str
     assert [tuple(each) for each in found] == [
         (BYTES, "# of bytes accessed in DRAM"), (EXECUTED, ""), (HITS, ""),
     ]  # fmt: skip
-    with pytest.raises(MissingDependency, match="it does not know CHIP2, but CHIP"):
+    with pytest.raises(MissingDependency, match="it does not know CHIP2, only CHIP"):
         chip_counters(cupti / "libcupti.so.13", "CHIP2")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PASTA_CUPTI_LIB", str(cupti / "libcupti.so.13"))

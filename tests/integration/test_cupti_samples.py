@@ -101,7 +101,8 @@ def test_one_context_of_a_device_is_sampled(play: Play) -> None:
     """A second one is not enabled: the first would be lost too."""
     played = play("context", "contexts", "samples", "end")
     assert played.stderr == (
-        "pasta: PC samples are of the first of several contexts: a device samples one at a time\n"
+        "pasta: PC samples cover the first of several contexts only: a device samples one at a"
+        " time\n"
     )
     assert set(played["pc_sample"]["context"].tolist()) == {0}
 
@@ -165,13 +166,13 @@ def test_losses_are_reported_once(play: Play) -> None:
 @pytest.mark.parametrize(
     ("failure", "expected"),
     [
-        ("PCSamplingEnable=35", "only (ERR_NVGPUCTRPERM): load the driver's module with NVreg_"),
+        ("PCSamplingEnable=35", "(ERR_NVGPUCTRPERM): load the driver's module with NVreg_"),
         ("PCSamplingEnable=43", "a MIG device does not allow it: use a whole GPU"),
         ("PCSamplingEnable=39", "another profiler (nsys, ncu, DCGM) uses the hardware"),
-        ("PCSamplingEnable=27", "this device or driver has none"),
+        ("PCSamplingEnable=27", "this device or driver does not support it"),
         ("PCSamplingGetStallReasons=999", "cuptiPCSamplingGetStallReasons failed with 999"),
         ("PCSamplingSetConfigurationAttribute=1", "cuptiPCSamplingSetConfigurationAttribute fail"),
-        ("PCSamplingAttribute=4", "CUPTI refuses 536870912 as attribute 4 of PC sampling"),
+        ("PCSamplingAttribute=4", "CUPTI rejects 536870912 for attribute 4 of PC sampling"),
         ("RegisterComputeCrcCallback=1", "cuptiRegisterComputeCrcCallback failed with 1"),
     ],
 )
@@ -200,7 +201,7 @@ def test_library_without_the_functions(play: Play, tmp_path: Path) -> None:
 @pytest.mark.parametrize("interval", ["100us", "1000cycles", "16cycles", "4294967296cycles"])
 def test_interval_is_a_power_of_two_of_cycles(play: Play, interval: str) -> None:
     played = play("context", "samples", settings=f"nvidia.pc_sampling={interval}\n")
-    assert f"nvidia.pc_sampling={interval} is no power of two of 32 to" in played.stderr
+    assert f"nvidia.pc_sampling={interval} is not a power of two from 32 to" in played.stderr
     assert len(played["kernel_complete"]) == 2
 
 
@@ -276,7 +277,7 @@ def test_samples_by_launch(cupti: Path, pasta_preload: Any, environment: dict[st
     config = Config()
     config.of(NvidiaSettings).pc_sampling = "32cycles"
     config.of(NvidiaSettings).pc_sampling_mode = "serialized"
-    with pytest.raises(ConfigError, match="run one kernel at a time, and all launches are select"):
+    with pytest.raises(ConfigError, match="runs one kernel at a time, and all launches are sele"):
         adapt_backends(config, [])
 
 
@@ -288,5 +289,5 @@ def test_samples_and_probes_need_two_passes(
         options=("-t", "pc_samples,access_count"), environment=environment,
     )  # fmt: skip
     assert done.exit_status == 7
-    line = "pasta: no PC samples: CUPTI takes them, which excludes probes: --set nvidia"
+    line = "pasta: no PC samples: they require CUPTI, which excludes probes: --set nvidia"
     assert done.stderr.count(line) == 1

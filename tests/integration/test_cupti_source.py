@@ -339,7 +339,7 @@ def test_regular_flush_saves_times_of_a_killed_program(play: Play) -> None:
 def test_lost_records_are_reported(play: Play) -> None:
     played = play("context", "launches", FAKE_CUPTI_DROP="12")
     assert played.stderr == (
-        "pasta: CUPTI lost 12 records: device times of as many kernels and copies are missing\n"
+        "pasta: CUPTI lost 12 records: the device times of as many kernels and copies are missing\n"
     )
 
 
@@ -350,8 +350,8 @@ NO_CUPTI = "cupti_lib=/no/such/libcupti.so\n"
     ("failure", "settings", "expected"),
     [
         ("Subscribe=39", "", "subscribe failed with 39 (CUPTI_ERROR_MULTIPLE_SUBSCRIBERS"),
-        ("Subscribe=15", "", "subscribe failed with 15 (CUPTI_ERROR_SOME); the driver does not"),
-        ("EnableCallback=35", "", "(CUPTI_ERROR_SOME); the driver allows profiling to admini"),
+        ("Subscribe=15", "", "subscribe failed with 15 (CUPTI_ERROR_SOME); the driver is not"),
+        ("EnableCallback=35", "", "(CUPTI_ERROR_SOME); the driver restricts profiling to admini"),
         ("ActivityEnable=14", "", "enable failed with 14"),
         ("ActivityRegisterCallbacks=8", "", "register_callbacks failed with 8"),
         ("ActivityRegisterTimestampCallback=8", "", "register_timestamp failed with 8"),

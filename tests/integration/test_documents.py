@@ -245,7 +245,7 @@ def test_job_fails_when_the_program_launches_more(
     assert exceeded in outputs[4] and outputs[4].endswith("status 1\n")
     assert outputs[-1].endswith("status 0\n")
     summary = (tmp_path / "work" / "summary.md").read_text()
-    assert "**2 thresholds exceeded**" in summary and "runs of different commands" in summary
+    assert "**2 thresholds exceeded**" in summary and "the runs have different commands" in summary
     assert "<b>kernel_freq</b>: 50 launches" in summary
     assert "<!DOCTYPE html>" in (tmp_path / "work" / "report.html").read_text()[:100]
 

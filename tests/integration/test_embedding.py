@@ -294,7 +294,7 @@ def test_multiprocessing(pasta_preload, python_program, method: str) -> None:
     # Reported once, if a worker lived long enough to be observed.
     assert reasons(done.notes) in (
         [],
-        ["the process was forked from one that PASTA already ran in"] * (method == "fork"),
+        ["the process was forked from one in which PASTA ran already"] * (method == "fork"),
     )
 
 

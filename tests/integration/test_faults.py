@@ -267,7 +267,7 @@ def test_tool_that_writes_to_descriptors(pasta_preload, compile_c, tmp_path: Pat
 def test_regex_without_matches(pasta_preload, compile_c) -> None:
     done = pasta_preload(compile_c(PROGRAM), "brief", options=("-k", "gemm"))
     assert done.exit_status == 3
-    note = "the filter selected none of 40 launches; launched were: scale"
+    note = "the filter selected none of 40 launches; launched kernels: scale"
     assert note in re.sub(r"\s+", " ", " ".join(done.lines))
     assert done.run.manifest["launches"] == {"seen": 40, "selected": 0}
 

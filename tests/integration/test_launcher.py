@@ -471,7 +471,7 @@ def test_running_child_is_announced(pasta_preload, compile_c) -> None:
     )
     done = pasta_preload(program)
     assert done.exit_status == 0
-    assert done.notes == ["1 process is still running; its run is written when it ends"]
+    assert done.notes == ["1 process is still running; its run is written when it exits"]
     wait_until(lambda: done.runs, "the child's run is written")
     assert done.run.launches == 5
 
@@ -523,7 +523,7 @@ def test_program_survives_a_killed_launcher(
     (ring,) = (path for path in (session / "rings").iterdir() if "." not in path.name)
     pid = int(ring.name.partition("-")[0])
     assert busy.returncode == 0
-    assert busy.stdout == f"{ring}: left alone, its program (process {pid}) still runs\n"
+    assert busy.stdout == f"{ring}: left alone, its program (process {pid}) is still running\n"
     assert session.exists(), "a session whose program runs was touched"
     go.touch()
     done = pasta_preload.finish(process)

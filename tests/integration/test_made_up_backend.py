@@ -97,7 +97,7 @@ def test_tools_with_probes_are_not_available_without_accesses(
         pasta_preload, site, program, "--backend", "made_up", "-t", str(tmp_path / "counts.py")
     )
     assert done.run.launches == 3
-    assert "not available on this backend: made_up cannot give memory accesses" in " ".join(
+    assert "not available on this backend: made_up does not provide memory accesses" in " ".join(
         done.run.report.split()
     )
 

@@ -153,8 +153,8 @@ def test_concurrent_launchers(pasta_preload, pasta, compile_c) -> None:
 @pytest.mark.main
 def test_invalid_roots(pasta_preload) -> None:
     for options, text in {
-        ("--root", "out", "-o", "out"): "--root and -o both name the output: give one of them",
-        ("--root", "out", "-f"): "out: runs in a root are not replaced, others may be writing",
+        ("--root", "out", "-o", "out"): "--root and -o both name the output: use only one of them",
+        ("--root", "out", "-f"): "out: runs in a root are not replaced, because others may be",
         ("--root", "out/%p"): "out/%p: %p differs between processes, which share one root",
     }.items():
         done = pasta_preload.bare(*options, "true")

@@ -231,7 +231,7 @@ def test_program_runs_without_probes_that_do_not_compile(
         environment={**fake_gpu.environment(built), "PASTA_PTXAS": str(failing)},
     )
     assert (done.exit_status, done.stdout) == (7, "done\n")
-    (log,) = re.findall(r"probes do not run: they do not compile, see (.*)", done.stderr)
+    (log,) = re.findall(r"probes do not run: they failed to compile, see (.*)", done.stderr)
     assert "rejects the patches: wrong" in Path(log).read_text()
     assert rows(done, "total") == []
 
@@ -430,8 +430,8 @@ def test_error_disables_probes_and_keeps_results(play: Play) -> None:
     assert_counted(done, script)
     (line,) = done.notes
     assert re.fullmatch(
-        r"probes of context 0 end here: sanitizerMemcpyDeviceToHost failed with 7 \(Some error\); "
-        r"what was collected is kept",
+        r"probes of context 0 stopped: sanitizerMemcpyDeviceToHost failed with 7 \(Some error\); "
+        r"results so far are kept",
         line,
     )
 
@@ -447,7 +447,7 @@ def test_error_before_a_launch_is_one_line(play: Play, call: str) -> None:
     done = play(script, FAIL=f"{call}=7")
     assert (done.exit_status, done.stdout, done.target_stderr) == (7, "done\n", "")
     (line,) = done.notes
-    assert re.fullmatch(r"probes of context 0 end here: \w+ failed with 7 \(Some error\); .*", line)
+    assert re.fullmatch(r"probes of context 0 stopped: \w+ failed with 7 \(Some error\); .*", line)
     assert rows(done, "total") == []
 
 
@@ -546,7 +546,10 @@ def test_modules_without_a_selected_kernel_lose_their_patches(play: Play) -> Non
     # the one launch with patches: of a function that was loaded later
     assert patched(done)[0x6000][:2] == (1, count - 1)
     assert patched(done)[0x5000] == (2 * count, 0, 1, 0)
-    text = "1 kernel was not selected but slowed down, since selected ones are in the same modules"
+    text = (
+        "1 kernel was not selected but slowed down, because selected kernels are in the same"
+        " modules"
+    )
     assert f"{text}: playeda" in " ".join(done.run.report.split())
 
 

@@ -406,7 +406,7 @@ NO_FILE, NO_SANITIZER = "sanitizer_lib=/no/such.so\n", "sanitizer_lib=libm.so.6\
         ("", {"FAIL": "subscribe=10"}, r"subscribe failed with 10 \(The maximum.*without it"),
         ("", {"FAIL": "enable_domain=13"}, r"enable_domain failed with 13 .*driver"),
         ("", {"FAIL": "enable_callback=1"}, r"enable_callback failed with 1 .*doctor"),
-        ("", {"API": "99"}, r"newer than this PASTA knows \(callback 4 of domain 5\)"),
+        ("", {"API": "99"}, r"newer than this PASTA supports \(callback 4 of domain 5\)"),
     ],
 )
 def test_failing_calls_are_one_line_and_the_program_runs(

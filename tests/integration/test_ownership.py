@@ -132,7 +132,7 @@ def test_recover_skips_a_run_in_progress(pasta_preload, many: Path, slow: Path) 
     process, session = killed_while_collecting(pasta_preload, many, slow)
     (ring,) = rings(session)
     for option in ((), ("--discard",)):
-        assert "a collector still writes its run" in said(recover(session, *option))
+        assert "a collector is still writing its run" in said(recover(session, *option))
     (slow.parent / "go").touch()
     done = pasta_preload.finish(process)
     wait_for_collectors(session)
@@ -214,7 +214,8 @@ def test_concurrent_recovers(pasta_preload, many: Path, slow: Path) -> None:
     for option in ((), ("--discard",)):
         second = said(recover(session, *option))
         assert (
-            second == f"{session}: left alone, its launcher or another pasta recover still runs\n"
+            second
+            == f"{session}: left alone, its launcher or another pasta recover is still running\n"
         )
     (slow.parent / "go").touch()
     said(first)

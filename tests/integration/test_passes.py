@@ -54,8 +54,8 @@ def test_a_program_runs_twice_and_its_passes_are_joined(
     assert done.stdout == "vadd: 65536 elements, correct\n" * 2
     assert done.lines[0] == (
         "the program runs twice: first for device times (kernel_freq), then with probes in kernels"
-        " (access_count), which would change the times; its output appears twice, and it must do"
-        " the same both times"
+        " (access_count), which would change the times; its output appears twice, and both runs"
+        " must do the same work"
     )
     run = whole(done)
     (vadd,) = rows(run, "kernels")
@@ -92,7 +92,7 @@ def test_one_pass_is_enough(pasta_preload: Any, compile_c: Any) -> None:
         (("--passes", "1", *TWICE[2:]), False),
     ):
         done = pasta_preload(program, options=options)
-        said = "all tools fit one pass: the program runs once" in done.lines
+        said = "all tools fit into one pass: the program runs once" in done.lines
         assert (done.exit_status, said) == (0, says)
     assert starts(done) == 4
     assert len(done.runs) == 4 and not any("passes" in run.manifest for run in done.runs)
@@ -164,7 +164,7 @@ def test_standard_input_from_a_pipe_is_refused(pasta_preload: Any, compile_c: An
     assert done.exit_status == 2
     assert done.lines == [
         "standard input is a pipe, which two passes cannot both read: redirect it from a file"
-        " (< FILE), or < /dev/null if it is not read"
+        " (< FILE), or from /dev/null if the program does not read it"
     ]
     assert not (done.directory / "passes").exists() and not (done.directory / "pasta-out").exists()
     # one pass reads it as ever
@@ -239,7 +239,7 @@ def test_a_program_that_is_asked_to_end_does_not_start_again(
     process.send_signal(signal.SIGTERM)
     done = pasta_preload.finish(process)
     assert (done.exit_status, starts(done)) == (0, 1)
-    assert f"{WHY}a signal asked for the end during the first" in done.lines
+    assert f"{WHY}a signal ended the first" in done.lines
     assert passes_of(whole(done))["times"].launches == 3
 
 
@@ -334,7 +334,7 @@ def test_quiet(pasta_preload: Any, demo: Any) -> None:
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        (("--set", "run.events=false"), "two passes are joined by their recorded events"),
+        (("--set", "run.events=false"), "joining two passes requires recorded events"),
         (("--max-size", "1MiB", "--rotate"), "keeps the newest events of each pass"),
         (("--passes", "2"), "1 or auto"),
     ],

@@ -174,7 +174,7 @@ def test_ranges_begin_steps(pasta_preload, compile_c, regex: str, ordinals: list
     said = [each for each in run.manifest["warnings"] if "probes.step-range" in each]
     assert bool(said) == (regex != "step")
     if regex == "step.*":
-        assert "6 of them inside others: the 6 outermost are the steps" in said[0]
+        assert "6 of them nested: the 6 outermost are the steps" in said[0]
 
 
 def test_windows_by_time(pasta_preload, compile_c) -> None:
@@ -259,7 +259,7 @@ def test_filters(
         (("--overhead-budget", "lots"), "probes.overhead-budget = 'lots' is not a share"),
         (
             ("--overhead-budget", "5%", "--set", "probes.window=steps 1/2"),
-            "probes.window and probes.overhead-budget both say when probes run",
+            "probes.window and probes.overhead-budget both set when probes run",
         ),
     ],
 )

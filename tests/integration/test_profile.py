@@ -145,12 +145,12 @@ def test_annotations_of_a_plain_program(tmp_path: Path) -> None:
 
 REFUSED = {
     'pasta.profile("kernel_freq").__enter__()':
-        "tool kernel_freq needs events of a GPU: start the program with pasta-preload",
+        "tool kernel_freq needs GPU events: start the program with pasta-preload",
     'pasta.profile("hotness")':
-        "tool hotness has probes, which are made before the program starts: "
+        "tool hotness has probes, which are compiled before the program starts: "
         "pasta-preload -t hotness --profile-from-start=off, and pasta.start()",
     'sys.modules["torch"] = None; pasta.profile().__enter__()':
-        "tool kernel_freq needs events of a GPU: start the program with pasta-preload",
+        "tool kernel_freq needs GPU events: start the program with pasta-preload",
     'sys.modules["torch"] = None; pasta.profile("operators").__enter__()':
         "tool operators needs PyTorch, which cannot be imported (import of torch halted; None in "
         "sys.modules): pip install torch",
@@ -164,10 +164,10 @@ REFUSED = {
     'pasta.profile("operators", settings={"torch.frames": "x"})':
         "pasta.profile: torch.frames = 'x' is not a whole number, 0 or more",
     'pasta.profile("operators", settings={"operators.top": 0})':
-        "pasta.profile: tool operators: top = 0 is not accepted: give an integer, at least 1",
+        "pasta.profile: tool operators: top = 0 is not accepted: use an integer, at least 1",
     'pasta.profile(config="nowhere")': "unknown preset 'nowhere'",
     'pasta.profile("operators", out="/etc/passwd/x")':
-        "/etc/passwd/x: /etc/passwd is not a directory: name another one in out=",
+        "/etc/passwd/x: /etc/passwd is not a directory: use another directory in out=",
     'pasta.profile("operators", out="run-%z")': "run.out = 'run-%z': unknown placeholder %z",
 }  # fmt: skip
 

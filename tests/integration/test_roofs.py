@@ -25,7 +25,7 @@ from tests.support.places import PROGRAMS
 MULTIPROCESSORS = 4
 ITERATION_S = 1e-6
 NAME = "A GPU"
-SAID = f"pasta: measuring the roofs of {NAME}, once for this driver\n"
+SAID = f"pasta: measuring the roofs of {NAME}, once per driver\n"
 
 
 @pytest.fixture(scope="session")
@@ -99,7 +99,7 @@ def test_what_cannot_be_measured_is_missing(measure: Callable[..., Any]) -> None
     ("fake", "why"),
     [
         ({"FAIL": "cuInit"}, "cuInit failed with 2 (CUDA_ERROR_OUT_OF_MEMORY)"),
-        ({"FREE": str(1 << 30)}, "1,024 MiB of its memory are free, 2,048 are needed"),
+        ({"FREE": str(1 << 30)}, "1,024 MiB of device memory are free, 2,048 are needed"),
         ({"FAIL": "cuMemAlloc_v2"}, "cuMemAlloc_v2 failed with 2 (CUDA_ERROR_OUT_OF_MEMORY)"),
         ({"CAPABILITY": "70"}, "its compute capability is below 7.5"),
     ],

@@ -185,7 +185,7 @@ def test_a_lost_device_ends_only_its_samples(start: Callable[..., Running]) -> N
     assert len(of_device(rows, 1)) == 3 < len(of_device(rows, 0))
     lines = [line for line in done.lines if "sampled" in line]
     assert len(lines) == 1
-    assert f"device {fake_nvml.uuid(1)} is not sampled any more: NVMLError" in lines[0]
+    assert f"device {fake_nvml.uuid(1)} is no longer sampled: NVMLError" in lines[0]
     assert "GPU is lost" in lines[0]
 
 

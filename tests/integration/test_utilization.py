@@ -52,6 +52,6 @@ def test_idle_time_has_the_cause_that_the_program_gives_it(
     assert sum(row["time"] for row in gaps) == device["observed"] - device["busy"]
     inside = [row for row in gaps if row["cause"] not in ("start-up", "after the last work")]
     asleep = max(inside, key=lambda row: row["time"])
-    assert asleep["cause"] == "host had submitted nothing"
+    assert asleep["cause"] == "host had submitted no work"
     assert asleep["gaps"] >= TIMES and asleep["time"] >= TIMES * ASLEEP * 900_000
     assert "the device waits for the host to submit work" in run.report

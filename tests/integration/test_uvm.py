@@ -57,7 +57,7 @@ def test_a_plan_takes_away_the_faults_that_it_is_for(
     assert (second.stdout, second.exit_status) == (OUTPUT, 0)
     assert faults(RunDirectory(tmp_path / "2")) == {0: (0, 0), 1: (0, 0), 2: (0, 0)}
     said = [line for line in second.lines if "plan" in line]
-    assert any("7 entries carried out" in line for line in said), said
+    assert any("7 entries applied" in line for line in said), said
     assert any(
         line.endswith("matched nothing: pin of 77 bytes of allocation 0 of 77 bytes")
         for line in said
@@ -163,5 +163,5 @@ def test_calls_that_fail_are_counted(pasta_preload: Any, compile_c: Any, tmp_pat
     plan.write_text(written([Entry("prefetch", Allocation(256), 0, 256, launch)]))
     done = pasta_preload(program, options=("-t", "kernel_freq", "--apply-uvm-plan", str(plan)))
     assert done.exit_status == 0
-    assert any("0 of 1 entries carried out, 0 calls" in line for line in done.lines)
+    assert any("0 of 1 entries applied, 0 calls" in line for line in done.lines)
     assert any("1 calls failed, the first with error 10" in line for line in done.lines)

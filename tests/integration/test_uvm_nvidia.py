@@ -73,7 +73,7 @@ def test_calls_around_launches(pasta_preload: Any, program: Path, tmp_path: Path
     done = run(pasta_preload, program, how, plan)
     expected = CALLS.format(thread="per thread " if how == "thread" else "")
     assert done.stdout == expected
-    assert any("4 of 4 entries carried out, 4 calls" in line for line in done.lines)
+    assert any("4 of 4 entries applied, 4 calls" in line for line in done.lines)
 
 
 def test_a_stream_that_is_captured_is_left_alone(
@@ -85,7 +85,7 @@ def test_a_stream_that_is_captured_is_left_alone(
     alone = run(pasta_preload, program, "capture")
     without = [line for line in done.stdout.splitlines() if not line.startswith("advise")]
     assert "\n".join(without) + "\n" == alone.stdout and "prefetch" not in done.stdout
-    assert any("2 of 4 entries carried out" in line for line in done.lines)
+    assert any("2 of 4 entries applied" in line for line in done.lines)
     assert sum("the first with error 900" in line for line in done.lines) == 2
 
 

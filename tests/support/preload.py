@@ -254,7 +254,7 @@ def wait_until(
     """Fails unless the condition becomes true in time; `explain` adds to the message."""
     until = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < until, f"not within {seconds} s: {what}{explain()}"
+        assert time.monotonic() < until, f"no answer within {seconds} s: {what}{explain()}"
         time.sleep(0.02)
 
 

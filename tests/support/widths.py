@@ -11,7 +11,7 @@ from pasta.report.layout import MIN_TEXT, UNLIMITED, View, columns_of
 from pasta.table import Table
 
 WIDTHS = (60, 80, 100, 120, 200, UNLIMITED)
-_LEFT_OUT = "left out for width: "
+_LEFT_OUT = "left out to fit the width: "
 
 
 def printed(table: Table, width: int, rows: int | None = None) -> str:

@@ -100,7 +100,7 @@ OBSTACLES: dict[str, Callable[[FakeProc], object]] = {
     f"this system does not let a process trace process {PID} (kernel.yama.ptrace_scope = 1): sudo"
     " sysctl kernel.yama.ptrace_scope=0":
         lambda proc: setattr(proc, "yama", 1),
-    f"process {PID} (python3.12) runs no CPython: start the program with pasta-preload":
+    f"process {PID} (python3.12) does not run CPython: start the program with pasta-preload":
         lambda proc: setattr(proc, "content", b"\x7fELF"),
     f"process {PID} runs PyPy: PASTA attaches to CPython only":
         lambda proc: setattr(proc, "maps", "7f-80 r-xp 0 08:01 4 /opt/pypy/libpypy3-c.so\n"),
@@ -179,7 +179,7 @@ TROUBLE = {
         " print('No symbol \"Py_IsInitialized\" in current context.')",
     "gdb ended: Aborted": "if command.startswith('attach'): print('Aborted'); sys.exit(6)",
     "gdb did not answer within": "if command.startswith('attach'): time.sleep(100)",
-    "is busy with its locks: try again":
+    "holds locks that block the call: try again":
         "if command.startswith('x/'): print('0x7f1:\\t0x48\\t0x89\\t0xe5\\t0x90')\n"
         "    elif command.startswith('backtrace'): print('#0 _pop_pending_call ()')",
     "has no memory left": f"{STOPPED}elif 'mmap' in command: print('$2 = 18446744073709551615')\n"

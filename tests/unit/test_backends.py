@@ -69,7 +69,7 @@ def test_docs_are_up_to_date() -> None:
 
 
 def test_sources_declare_known_capabilities() -> None:
-    with pytest.raises(ValueError, match="source made_up: 'register' is no capability"):
+    with pytest.raises(ValueError, match="source made_up: 'register' is not a capability"):
         Source("made_up", "made up", names("kernel_launch register"))
 
 
@@ -114,7 +114,8 @@ def test_no_note_without_missing_capabilities(sources: list[str]) -> None:
 def test_probes_without_accesses() -> None:
     noted = with_gaps(Reads(), RESULT, ["amd_rocprofiler"])
     assert noted.summary == (
-        "not available on this backend: amd_rocprofiler cannot give memory accesses inside kernels"
+        "not available on this backend: amd_rocprofiler does not provide memory accesses"
+        " inside kernels"
     )
     assert (dict(noted.tables), list(noted.notes)) == ({}, [])
     mixed = with_gaps(Reads(), RESULT, ["refacc", "amd_rocprofiler"])

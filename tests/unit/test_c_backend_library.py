@@ -67,7 +67,7 @@ def test_unloadable_library_is_reported(
     missing = tmp_path / "libmissing.so"
     status, stderr = run(program, session, libraries=f"{missing}:{library}")
     assert status == OBSERVED
-    assert stderr.startswith(f"pasta: a backend's library is not used: {missing}: ")
+    assert stderr.startswith(f"pasta: the library of a backend cannot be loaded: {missing}: ")
     assert stderr.count("\n") == 1
 
 

@@ -25,7 +25,7 @@ CASES = (
     Case(
         "forgotten",
         says="pasta: 800 accesses of context 0 are lost: "
-        "more than 1048576 launches came after theirs\n",
+        "they arrived more than 1048576 launches late\n",
     ),
 )
 

@@ -55,8 +55,10 @@ def test_steps_in_the_order_of_the_plan(carried_out: Any) -> None:
     ]  # fmt: skip
     *found, summary, missing = carried_out(entries, *calls)
     assert found == steps
-    assert summary == "plan for managed memory: 6 of 7 entries carried out, 8 calls"
-    assert missing.startswith("entry 6 of the plan matched nothing: prefetch of 6 bytes of")
+    assert summary == "managed memory plan: 6 of 7 entries applied, 8 calls"
+    assert missing.startswith(
+        "managed memory plan: entry 6 matched nothing: prefetch of 6 bytes of"
+    )
 
 
 def test_a_launch_may_have_any_number_of_steps(carried_out: Any) -> None:
@@ -64,7 +66,7 @@ def test_a_launch_may_have_any_number_of_steps(carried_out: Any) -> None:
     entries = [Entry("prefetch", Allocation(4096), at, 1, launch(0)) for at in range(count)]
     *found, summary = carried_out(entries, "a 4096 10000", f"l {LONG}", f"l {LONG}")
     assert found == [f"b {at} {10000 + at} 1" for at in range(count)]
-    assert summary.endswith("300 of 300 entries carried out, 300 calls")
+    assert summary.endswith("300 of 300 entries applied, 300 calls")
 
 
 def test_only_live_allocations_and_each_process_by_itself(carried_out: Any) -> None:
@@ -80,4 +82,4 @@ def test_only_live_allocations_and_each_process_by_itself(carried_out: Any) -> N
         entries, "a 8 500", "a 9 600", "l k", "n", "f 500", "l k", "a 8 700", "l k"
     )
     assert forked[:-2] == ["b 0 500 1", "b 1 600 2", "b 0 700 1"]
-    assert forked[-2] == "plan for managed memory: 1 of 2 entries carried out, 1 calls"
+    assert forked[-2] == "managed memory plan: 1 of 2 entries applied, 1 calls"

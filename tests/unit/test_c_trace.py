@@ -31,7 +31,7 @@ CASES = (
     ),
     Case("fork", SMALL),
     Case("dead_consumer", {**SMALL, "trace_patience_ms": 200}),
-    Case("no_room", says="pasta: no access trace "),
+    Case("no_room", says="pasta: accesses are not recorded: cannot create the access trace "),
 )
 
 

@@ -178,7 +178,7 @@ def test_wrong_toml_names_file_and_key(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"wrong\.toml:2: ring\.max = -3 is not a size"):
         Config().load(str(file))
     file.write_text("tools = 3\n")
-    with pytest.raises(ConfigError, match=r"wrong\.toml:1: tools is not a list of texts"):
+    with pytest.raises(ConfigError, match=r"wrong\.toml:1: tools is not a list of strings"):
         Config().load(str(file))
     file.write_text("a = = b")
     with pytest.raises(ConfigError, match="not valid TOML"):
@@ -196,7 +196,7 @@ def test_wrong_toml_names_file_and_key(tmp_path: Path) -> None:
         ("'ring.max' = 'x'", ":1: ring.max = 'x' is not a size"),
         ('[filter]\nkernel = """\na\n"""\nrange = "("', ":2: filter.kernel = "),
         ('[filter]\nexclude = """a"""\n\nrange = \\\n', ": not valid TOML: "),
-        ("tool-path = [\n1,\n]", ":1: tool-path is not a list of texts"),
+        ("tool-path = [\n1,\n]", ":1: tool-path is not a list of strings"),
         ("x = 1\n", ":1: unknown key 'x': pasta tools --settings"),
         ("\n\ntols = ['copies']", ":3: unknown key 'tols': did you mean tools?"),
         ("tool-paths = []", ":1: unknown key 'tool-paths': did you mean tool-path"),
@@ -219,10 +219,10 @@ def test_wrong_toml_names_file_and_line(tmp_path: Path, text: str, message: str)
     ("text", "message"),
     [
         ("\ntools = ['kernel_frek']", ":2: there is no tool 'kernel_frek': did you mean kernel_fr"),
-        ("[tool.copies]\n\ntop = 'x'", ":3: tool copies: top = 'x' is not accepted: give an int"),
+        ("[tool.copies]\n\ntop = 'x'", ":3: tool copies: top = 'x' is not accepted: use an int"),
         (
             "event_trace.operators = 'yes'\ntools = ['event_trace']",
-            ":1: tool event_trace: operators = 'yes' is not accepted: give true or false",
+            ":1: tool event_trace: operators = 'yes' is not accepted: use true or false",
         ),
         ("copies.tip = 1", ":1: tool copies has no option 'tip': did you mean top?"),
         ("copys.top = 1", ":1: there is no tool 'copys': did you mean copies?"),

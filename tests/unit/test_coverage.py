@@ -144,7 +144,7 @@ def test_zero_counts_are_explained() -> None:
 def test_kinds_that_were_not_requested_are_not_missed() -> None:
     coverage = covered("LDG.E", "LDS", "STS", fired={"global": [0]})
     assert coverage.verdict == "seen"
-    assert row(coverage, "shared").state == "not asked for"
+    assert row(coverage, "shared").state == "not selected"
     assert "shared" not in describe(coverage)
 
 
@@ -195,8 +195,8 @@ def test_generic_instructions_count_by_address_space() -> None:
     assert row(coverage, "shared").state == "1 of 1 executed"
     assert coverage.verdict == "seen"
     assert coverage.notes == (
-        "2 instructions may access any space (generic addresses):"
-        " an access counts where its address lies",
+        "2 instructions may access any address space (generic addresses):"
+        " each access is counted by its address",
     )
 
 
@@ -233,8 +233,8 @@ def test_indirect_calls_are_noted() -> None:
 def test_executed_instructions_must_exist_in_the_code() -> None:
     coverage = covered("IMAD", "LDG.E", fired={"global": [16, 0x20]})
     assert coverage.notes == (
-        "1 instruction fired where the code has none of their kind:"
-        " the counts of instructions may be those of other code",
+        "1 instruction fired where the code has no instruction of that kind:"
+        " instruction counts may come from other code",
     )
 
 
@@ -246,14 +246,12 @@ def test_without_a_disassembler() -> None:
     assert fired.verdict == "seen"
     assert row(fired, "global").state == "2 executed"
     assert fired.notes == (
-        "from what fired; what else the code contains is not known:"
+        "from the probes that fired; the rest of the code is unknown:"
         " nvdisasm was not found: pip install nvidia-cuda-nvdisasm",
     )
     silent = cover("k", missing, {}, wanted={"global"}, patched={"global"}, visibility=NEW)
     assert silent.verdict == "unknown"
-    assert row(silent, "global").state == (
-        "0 executed (patched; whether the code has any is not known)"
-    )
+    assert row(silent, "global").state == ("0 executed (patched; unknown whether the code has any)")
     part = cover(
         "k", missing, {"global": [0]},
         wanted={"global", "tensor_load"}, patched={"global"}, visibility=OLD,
@@ -296,9 +294,9 @@ def test_kernels_begin_and_end() -> None:
 
 
 def test_kinds_have_names() -> None:
-    with pytest.raises(ValueError, match="'globl' is no access kind"):
+    with pytest.raises(ValueError, match="'globl' is not an access kind"):
         covered("LDG.E", wanted={"globl"})
-    with pytest.raises(ValueError, match="'texture' is no access kind"):
+    with pytest.raises(ValueError, match="'texture' is not an access kind"):
         covered("LDG.E", fired={"texture": [0]})
 
 

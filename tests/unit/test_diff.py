@@ -141,10 +141,10 @@ def test_incomparable_tables_are_reported(tmp_path: Path) -> None:
     write_result(a.results, "more", Result("", {}))
     assert Comparison(a, b).notes == [
         f"{a.path}: 3 events were lost, so its numbers are too low",
-        "runs of different backends: nvidia; refacc",
-        f"runs of different commands: app {'x' * 116}…; app {'x' * 116}…",
-        f"freq: old not compared, {b.path} does not have it",
-        f"more: not compared, {b.path} does not have it (it was disabled: ValueError: no)",
+        "the runs have different backends: nvidia; refacc",
+        f"the runs have different commands: app {'x' * 116}…; app {'x' * 116}…",
+        f"freq: old not compared, missing in {b.path}",
+        f"more: not compared, missing in {b.path} (it was disabled: ValueError: no)",
     ]
 
 
@@ -219,7 +219,7 @@ def test_thresholds_determine_the_exit_status(runs: list[str], capsys: Any) -> N
         (["--fail-on", "launches"], "the comparison, > or <, is missing"),
         (["--fail-on", "nothing>+0"], "no column 'nothing' to compare"),
         (["--tool", "other"], "do not both have a tool 'other': both have freq"),
-        (["--column", "other"], "nothing of that name is compared: there are launches"),
+        (["--column", "other"], "no compared column has this name: columns: launches"),
         (["--json", "/dev/null/x"], "cannot be written"),
     ],
 )

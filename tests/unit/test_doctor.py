@@ -101,7 +101,7 @@ def test_missing_named_ptxas(checks: Checks, tmp_path: Path) -> None:
     (tmp_path / "ptxas").unlink()
     found = checks()["ptxas"]
     assert found.state == "note"
-    assert found.found == f"PASTA_PTXAS names {tmp_path}/ptxas, which cannot be run"
+    assert found.found == f"PASTA_PTXAS names {tmp_path}/ptxas, which is not executable"
     assert found.remedy == "pip install nvidia-cuda-nvcc, or PASTA_PTXAS"
 
 
@@ -148,7 +148,7 @@ def test_cache_path_under_a_file(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     found = checks()["probe cache"]
     assert (found.state, found.remedy) == ("note", "set XDG_CACHE_HOME")
-    assert found.found.startswith(f"{tmp_path}/file/pasta/probes cannot be written")
+    assert found.found.startswith(f"{tmp_path}/file/pasta/probes is not writable")
 
 
 # ---- PC sampling and counters ----
@@ -191,7 +191,7 @@ def test_sampling_that_the_driver_restricts(sampling: Sampling) -> None:
 
 def test_sampling_of_partitioned_devices(sampling: Sampling) -> None:
     check = sampling(administrator=True, mig=(ONE, ONE))
-    assert check[1:] == (NOTE, "not of MIG devices: 0 (A GPU)", "use a whole GPU")
+    assert check[1:] == (NOTE, "not available on MIG devices: 0 (A GPU)", "use a whole GPU")
     assert sampling(administrator=True, mig=(ONE, [*ONE, "1 (B)"])).remedy == ""
 
 

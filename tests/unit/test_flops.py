@@ -88,7 +88,10 @@ def test_operations_belong_to_the_operator_that_computes(splits: Any) -> None:
     assert (rows["aten::mm"]["gflop"], rows["aten::linear"]["gflop"]) == (2 * 210_000 / 1e9, 0)
     assert rows["aten::mm"]["gflop_rate"] == pytest.approx(2 * 210_000 / 2000)
     assert rows["aten::linear"]["gflop_rate"] is None
-    assert "0.00042 GFLOP in products, convolutions, attention, 210 GFLOP/s" in result.summary
+    assert (
+        "0.00042 GFLOP in matrix products, convolutions and attention, 210 GFLOP/s"
+        in result.summary
+    )
 
 
 def test_a_tensor_has_the_shape_that_it_had_at_the_operator() -> None:
@@ -166,7 +169,7 @@ def test_operations_without_a_known_peak_are_a_note() -> None:
     rows = {row["operator"]: row["mfu"] for row in result.tables["operators"].rows()}
     assert rows["aten::mm"] and rows["aten::bmm"] is None
     (note,) = result.notes
-    assert note.startswith("no peak rate is known for Int of A100: 50.0 % of the floating-point")
+    assert note.startswith("no peak rate is known for Int on A100: 50.0 % of the floating-point")
 
 
 @pytest.mark.parametrize(
@@ -178,7 +181,7 @@ def test_an_unknown_device_has_no_peak(device: dict[str, Any]) -> None:
     assert "peak" not in result.summary
     (note,) = result.notes
     name = "A100" if device else "this device"
-    assert note.startswith(f"no peak rate is known for float16 of {name}: 100.0 %")
+    assert note.startswith(f"no peak rate is known for float16 on {name}: 100.0 %")
 
 
 def test_different_devices_have_no_common_peak() -> None:

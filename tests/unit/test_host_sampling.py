@@ -26,7 +26,7 @@ def refused(number: int) -> OSError:
         (errno.EPERM, "2", "--cap-add PERFMON"),
         (errno.EPERM, "unreadable", "--cap-add PERFMON"),
         (errno.EMFILE, "2", "ulimit -n 4096"),
-        (errno.ENOSYS, "2", "has no perf events"),
+        (errno.ENOSYS, "2", "does not support perf events"),
     ],
 )
 def test_remedies(

@@ -84,7 +84,7 @@ def test_names_cannot_escape_the_run_directory(
 
 
 def test_tools_cannot_use_unsafe_names(run: RunDirectory) -> None:
-    with pytest.raises(ValueError, match="the table name 'a/b' is not made of"):
+    with pytest.raises(ValueError, match="the table name 'a/b' must have at most"):
         write_result(run.results, "other", Result("", {"a/b": Table({"n": [1]})}))
 
 
@@ -205,7 +205,7 @@ def test_repeated_texts_are_stored_once(run: RunDirectory) -> None:
     (result,) = read_results(run.results)
     assert len({id(text) for text in result.tables["main"].columns["t"]}) == 1
     assert len(render_page(run)) < 8 << 20
-    with pytest.raises(RunError, match="texts of 1,000 rows are above 512 MiB"):
+    with pytest.raises(RunError, match="texts of 1,000 rows are larger than 512 MiB"):
         pasta.load(run.path).arrow("first")
 
 
@@ -248,8 +248,8 @@ def rewrite(path: Path, **columns: Any) -> None:
 @pytest.mark.parametrize(
     ("columns", "why"),
     [
-        ({"position": [5, 4, 3, 2, 1]}, "positions do not ascend"),
-        ({"position": [1, 1, 2, 3, 4]}, "positions do not ascend"),
+        ({"position": [5, 4, 3, 2, 1]}, "positions are not ascending"),
+        ({"position": [1, 1, 2, 3, 4]}, "positions are not ascending"),
         ({"position": [0, 1, None, 3, 4]}, "position is absent in 1 rows"),
         ({"time": [None] * 5}, "time is null, not a number"),
         ({"ordinal": [-1] * 5}, "ordinal: Integer value -1 not in range"),
@@ -267,7 +267,7 @@ def test_invalid_events_are_omitted(
     rewrite(path, **columns)
     done = Replay(recorded, Config(tools=["kernel_freq"])).write(tmp_path / "replay")
     (warning,) = done.manifest()["warnings"]
-    assert warning.startswith(f"{path}: not as PASTA writes it (")
+    assert warning.startswith(f"{path}: not written by PASTA (")
     assert why in warning and warning.endswith("its events are missing")
 
 
@@ -339,7 +339,7 @@ def test_access_chunk_decompression_bomb(tmp_path: Path, monkeypatch: pytest.Mon
     ]
     monkeypatch.setattr(accesses, "_MAX_CHUNK", 4 << 20)
     assert [len(words) for _, words in accesses.read_accesses([path], warnings.append)] == [16]
-    assert warnings == ["accesses-000.arrows was cut short: accesses after its chunk 1 are missing"]
+    assert warnings == ["accesses-000.arrows is truncated: accesses after chunk 1 are missing"]
 
 
 def test_export_name_too_long(

@@ -208,7 +208,7 @@ def test_unprobed_launches_are_omitted(modules: dict[int, Code]) -> None:
     events.launch("k", flags=0)
     result = result_of(Total(), events, modules)
     assert rows(result) == []
-    assert result.summary == "counted; no launch was probed, of 1"
+    assert result.summary == "counted; no launches were probed, of 1"
 
 
 def test_reading_code_has_a_time_limit(
@@ -249,7 +249,7 @@ def test_unexpected_module_does_not_lose_the_result(
         (("amd_rocprofiler",), "unseen",
          "not seen: rocprofiler-sdk has no callback for them", "would not be seen"),
         (("torch", "refacc"), "seen",
-         "0 executed (patched; whether the code has any is not known)", "counted"),
+         "0 executed (patched; unknown whether the code has any)", "counted"),
     ],
 )  # fmt: skip
 def test_kinds_covered_by_a_source(
@@ -292,7 +292,7 @@ def test_reference_accelerator_covers_all_accesses() -> None:
         for row in result.tables["coverage"].rows()
     }
     assert found["reads", "global"] == ("seen", "executed")
-    assert found["reads", "shared"] == ("seen", "not asked for")
+    assert found["reads", "shared"] == ("seen", "not selected")
     assert found["idles", "global"][0] == "seen"
 
 
@@ -323,5 +323,5 @@ def test_coverage_table_name_is_reserved() -> None:
     pipeline = Pipeline(Filter(), [Covers()], events.context())
     pipeline.feed(events.batch())
     pipeline.finish()
-    assert "the table coverage is PASTA's own" in pipeline.failures["covers"].traceback
+    assert "the table name coverage is reserved for PASTA" in pipeline.failures["covers"].traceback
     assert ToolError.__name__ in pipeline.failures["covers"].reason

@@ -95,7 +95,7 @@ def test_tensors_without_partner_are_parts_of_their_allocation() -> None:
         (10, 3, 2, 2, 0), (11, 3, 3, 0, 3), (12, 3, 1, 2, 0), (12, 3, 2, 2, 0),
     ]  # fmt: skip
     (note,) = back.notes()
-    assert note.startswith("accesses to 2 tensors without partner")
+    assert note.startswith("accesses to 2 tensors without a partner")
 
 
 def test_the_nth_of_equal_objects_is_the_nth_of_the_other_pass() -> None:
@@ -106,7 +106,7 @@ def test_the_nth_of_equal_objects_is_the_nth_of_the_other_pass() -> None:
     back = other(parts_of({(0, (3, 0)): (1, 0)}), objects)
     assert back.parts["object"].tolist() == [7]
     assert list(back.notes()) == [
-        "without partner in the other pass: 2 managed allocations of times"
+        "without a partner in the other pass: 2 managed allocations of times"
     ]
 
 

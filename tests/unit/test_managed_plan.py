@@ -43,22 +43,22 @@ LAUNCH = 'launch = {kernel = "k", grid = [1, 1, 1], occurrence = 0}\n'
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("version = 1", "version = 2", "p: version = 2 is not known: this PASTA reads version 1"),
-        ("version = 1", "", "p: version = None is not known"),
-        ("version = 1", "version = 1\nmore = 1", "p: 'more' is not known"),
+        ("version = 1", "version = 2", "p: version = 2 is unknown: this PASTA reads version 1"),
+        ("version = 1", "", "p: version = None is unknown"),
+        ("version = 1", "version = 1\nmore = 1", "p: 'more' is unknown"),
         ("version", "version = =", "p: not valid TOML"),
-        ('"pin"', '"move"', "p: entry 1: action = 'move' is not accepted: give one of prefetch"),
-        ('"pin"', "7", "p: entry 1: action = 7 is not accepted: give a text"),
+        ('"pin"', '"move"', "p: entry 1: action = 'move' is not accepted: use one of prefetch"),
+        ('"pin"', "7", "p: entry 1: action = 7 is not accepted: use a string"),
         ('"pin"', '"prefetch"', "p: entry 1: launch is missing"),
         (
             "bytes = 8\n",
             "bytes = 9\n",
-            "p: entry 1: bytes = 9 is not accepted: give a range inside",
+            "p: entry 1: bytes = 9 is not accepted: use a range inside",
         ),
         ("bytes = 8,", "bytes = 0,", "p: entry 1: allocation: bytes = 0 is not accepted"),
         ("bytes = 8,", "bytes = true,", "p: entry 1: allocation: bytes = True is not accepted"),
         ("offset = 0", "offset = -1", "p: entry 1: offset = -1 is not accepted"),
-        ("offset = 0", "offset = 0\naddress = 5", "p: entry 1: 'address' is not known"),
+        ("offset = 0", "offset = 0\naddress = 5", "p: entry 1: 'address' is unknown"),
     ],
 )
 def test_errors_name_the_entry(old: str, new: str, message: str) -> None:
@@ -71,7 +71,7 @@ def test_errors_name_the_entry(old: str, new: str, message: str) -> None:
     ("old", "new", "message"),
     [
         ('"k"', '"a\\tb"', "kernel = 'a\\tb' is not accepted"),
-        ("[1, 1, 1]", "[1, 1]", "grid = [1, 1] is not accepted: give three positive integers"),
+        ("[1, 1, 1]", "[1, 1]", "grid = [1, 1] is not accepted: use three positive integers"),
         ("[1, 1, 1]", "[1, 0, 1]", "grid = [1, 0, 1] is not accepted"),
         ("occurrence = 0}", 'occurrence = "all"}', "occurrence = 'all' is not accepted"),
     ],

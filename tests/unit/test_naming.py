@@ -134,7 +134,7 @@ def test_invalid_roots(tmp_path: Path) -> None:
         "%z": "unknown placeholder",
         f"{tmp_path}/file": "is not a directory",
         f"{tmp_path}/file/out": "is not a directory",
-        str(tmp_path): "is a run directory: name another place with --root DIR",
+        str(tmp_path): "is a run directory: use another directory with --root DIR",
     }.items():
         with pytest.raises(ConfigError, match=text):
             check_root(template, "--root")

@@ -117,7 +117,7 @@ def test_only_probed_launches_have_bytes(tmp_path: Path) -> None:
     assert a["bytes"] == 64
     assert a["gb_per_second"] == pytest.approx(128 / 400)
     assert (
-        "bytes are of the 2 probed of 3 joined launches; GB/s is of these launches alone"
+        "bytes cover the 2 probed of 3 joined launches; GB/s covers these launches only"
         in result(run)["notes"]
     )
 
@@ -260,7 +260,7 @@ def test_runs_without_what_a_join_needs(tmp_path: Path, capsys: pytest.CaptureFi
     for path in times.events.glob("kernel_complete-*"):
         path.unlink()
     status, text = merge(capsys, "--passes", times.path, accesses.path, "-o", out)
-    assert status == 2 and "no device times, which refacc 1.0 did not give" in text
+    assert status == 2 and "no device times; refacc 1.0 did not provide them" in text
     shutil.rmtree(times.events)
     status, text = merge(capsys, "--passes", times.path, accesses.path, "-o", out)
     assert status == 2 and "no launches were recorded" in text
@@ -269,7 +269,7 @@ def test_runs_without_what_a_join_needs(tmp_path: Path, capsys: pytest.CaptureFi
     status, text = merge(capsys, "--passes", times.path, accesses.path, "-o", out)
     assert status == 2 and "unfinished" in text
     status, text = merge(capsys, tmp_path, "--passes", times.path, accesses.path)
-    assert status == 2 and "one thing is merged at a time" in text
+    assert status == 2 and "give either a root or --passes" in text
     assert not out.exists()
 
 
@@ -316,7 +316,7 @@ def test_different_commands_are_joined_with_a_warning(
 def test_places_of_the_output(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     times, accesses = runs(tmp_path)
     status, text = merge(capsys, "--passes", times.path, accesses.path, "-o", times.path / "x")
-    assert status == 2 and "is in a run to join" in text
+    assert status == 2 and "is inside a run to join" in text
     out = tmp_path / "out"
     out.mkdir()
     (out / "mine").write_text("")
@@ -345,7 +345,7 @@ def test_bytes_of_an_older_version_are_not_divided(tmp_path: Path) -> None:
     run = joined(times, accesses, tmp_path / "out")
     a, _ = rows(run, "kernels")
     assert a["bytes"] == 96 and "read_bytes" not in a
-    assert any("not divided into read and written" in note for note in result(run)["notes"])
+    assert any("not split into reads and writes" in note for note in result(run)["notes"])
 
 
 def test_lost_launches_are_noted(tmp_path: Path) -> None:

@@ -96,7 +96,7 @@ def test_errors_in_tool_files_have_location_and_reason(write: Any, text: str, me
 )  # fmt: skip
 def test_failing_classes_are_reported_before_the_run(write: Any, attribute: str) -> None:
     path = write("bad.py", MINE.replace("def result", f"{attribute}\n\n    def result"))
-    with pytest.raises(ToolError, match=r"tool mine cannot be made: .*bad\.py"):
+    with pytest.raises(ToolError, match=r"tool mine cannot be created: .*bad\.py"):
         load_tools([str(path)])
 
 
@@ -127,7 +127,7 @@ def test_unknown_tool_error_lists_available_tools(write: Any, tmp_path: Path) ->
     path = write("mine.py", MINE)
     with pytest.raises(ToolError, match=r"'Mein': did you mean Mine\?"):
         find_tools(f"{path}:Mein")
-    with pytest.raises(ToolError, match="is no directory"):
+    with pytest.raises(ToolError, match="is not a directory"):
         find_tools("mine", [tmp_path / "none"])
     for other in (str(write("README.md", "# x")), str(write("notes", ""))):
         with pytest.raises(ToolError, match=f"{other} is not a Python file: name a .py file"):
@@ -141,7 +141,7 @@ def test_unknown_tool_error_lists_available_tools(write: Any, tmp_path: Path) ->
 
 def test_duplicate_tool_names_are_rejected(write: Any) -> None:
     one, two = write("one.py", MINE), write("two.py", MINE)
-    with pytest.raises(ToolError, match=r"two tools are called mine: .*one\.py and .*two\.py"):
+    with pytest.raises(ToolError, match=r"two tools are named mine: .*one\.py and .*two\.py"):
         load_tools([str(one), str(two)])
 
 

@@ -80,7 +80,9 @@ def test_the_verb(compiled: list[tuple[str, ...]], capsys: pytest.CaptureFixture
     assert main(["prepare", "-t", "hotness", "--arch", "sm_90", "--arch", "100"]) == 0
     assert sorted(compiled) == [(90, "hotness"), (100, "hotness")]
     out = capsys.readouterr().out
-    assert re.match(r"2 functions compiled for x86-64-v9, \d+ functions were in the cache\n", out)
+    assert re.match(
+        r"2 functions compiled for x86-64-v9, \d+ functions already in the cache\n", out
+    )
     assert out.endswith("probes for devices: 2 selections of tools\n")
 
 
@@ -90,10 +92,12 @@ def test_errors_name_the_option(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert main(["prepare", "--arch", "hopper"]) == 2
-    assert "--arch 'hopper' is no architecture: give one as 90" in capsys.readouterr().err
+    assert (
+        "--arch 'hopper' is not an architecture: use a number such as 90" in capsys.readouterr().err
+    )
     monkeypatch.setattr(store, "is_writable", lambda: False)
     assert main(["prepare", "-t", "kernel_freq"]) == 2
-    assert "compiled code cannot be kept: set XDG_CACHE_HOME" in capsys.readouterr().err
+    assert "compiled code cannot be stored: set XDG_CACHE_HOME" in capsys.readouterr().err
 
 
 def test_docs_name_the_verb() -> None:

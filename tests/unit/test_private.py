@@ -349,7 +349,7 @@ def test_file_open_in_another_process(tmp_path: Path) -> None:
     [
         ({}, "discarded"),
         ({"launcher": {"pid": os.getpid(), "started": None}}, "discarded"),
-        ({"pid_namespace": 1}, "left alone, whether its processes still run cannot be seen"),
+        ({"pid_namespace": 1}, "left alone, its processes are not visible"),
         ({"pid_namespace": 1, "boot": "another"}, "discarded"),
     ],
     ids=["here", "a later process of that pid", "other namespace", "other boot"],
@@ -419,7 +419,7 @@ def test_compiled_code_of_others_is_not_used(
     (tmp_path / "cache" / "pasta").chmod(0o777)
     assert paths.cache(make=True) == tmp_path / "cache" / f"pasta-{os.geteuid()}"
     os.chown(tmp_path / "cache" / f"pasta-{os.geteuid()}", NOBODY, NOBODY)
-    with pytest.raises(RunError, match="set XDG_CACHE_HOME to a directory of yours"):
+    with pytest.raises(RunError, match="set XDG_CACHE_HOME to a directory that you own"):
         paths.cache()
 
 

@@ -446,7 +446,7 @@ def test_accesses_without_a_launch_event_are_reported() -> None:
     pipeline = Pipeline(Filter(), [tool], events.context())
     pipeline.feed(events.batch())
     pipeline.feed_accesses(events.accesses())
-    left_out = "accesses of launches that were not seen are left out"
+    left_out = "accesses of unseen launches are left out"
     assert pipeline.finish()["sums"].summary == f"1 0; {left_out}"
     assert pipeline.probes is not None
     assert pipeline.probes.orphans == 1
@@ -566,7 +566,7 @@ def test_full_top_k_counts_the_rest_as_other() -> None:
     events.launch("kernel")
     for _ in range(2):
         events.access(addresses=[0, 4, 8, 12])
-    assert run_tool(Few, events).summary == "[(1, 4), (0, 2)] 14; 14 of top had no room"
+    assert run_tool(Few, events).summary == "[(1, 4), (0, 2)] 14; 14 of top did not fit"
 
 
 def test_state_handover_keeps_buffered_accesses() -> None:

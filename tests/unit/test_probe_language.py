@@ -82,20 +82,20 @@ FIRST = HEAD.count("\n") + 3  # line of the body's first line
         ("maps.m.add()", 0, "there is no map m", "the maps are n, one, heat"),
         ("maps.hear.add()", 0, "there is no map hear", "did you mean heat"),
         ("maps.n.touch()", 0, "the map n has no method touch", "maps.n.add(…)"),
-        ("maps.n.add()", 0, "nothing is added to n", "maps.n.add(reads=0, writes=0)"),
+        ("maps.n.add()", 0, "n has no amount to add", "maps.n.add(reads=0, writes=0)"),
         ("maps.n.add(1, 2, 3)", 0, "too many arguments", "maps.n.add(reads=0, writes=0)"),
-        ("maps.n.add(read=1)", 0, "n takes no read here", "reads=0"),
-        ("maps.n.add(1, reads=1)", 0, "n takes no reads here", "reads=0"),
+        ("maps.n.add(read=1)", 0, "n does not take read here", "reads=0"),
+        ("maps.n.add(1, reads=1)", 0, "n does not take reads here", "reads=0"),
         ("maps.n.add(*access)", 0, "too many arguments", "reads=0"),
         ("maps.one.add()", 0, "one needs object", "maps.one.add(object, amount=1)"),
-        ("maps.one.add(access.pc)", 0, "object is access.pc", "give access.object"),
+        ("maps.one.add(access.pc)", 0, "object is access.pc", "pass access.object"),
         ("maps.heat.add(access.object)", 0, "heat needs offset", "add(object, offset, amount=1)"),
         ("maps.pcs.add(access.pc, -1)", 0, "the amount -1 is negative", "unsigned"),
-        ("x = maps.n.add(reads=1)", 0, "gives no value", "write it as a statement"),
-        ("x = maps.n", 0, "maps.n is no integer", "call a method"),
+        ("x = maps.n.add(reads=1)", 0, "returns no value", "write it as a statement"),
+        ("x = maps.n", 0, "maps.n is not an integer", "call a method"),
         ("access.pc", 0, "access.pc has no effect", "assign it, or remove it"),
         ("half(3)", 0, "half(…) has no effect", "call a method of a map"),
-        ("x = access", 0, "access alone is no integer", "a field of it"),
+        ("x = access", 0, "access alone is not an integer", "a field of it"),
         ("x = 1.5", 0, "1.5 is a float", "integers"),
         ("x = 'a'", 0, "'a' is a str", "integers"),
         ("x = RATIO", 0, "RATIO is a float", "integers"),
@@ -103,29 +103,29 @@ FIRST = HEAD.count("\n") + 3  # line of the body's first line
         ("x = print", 0, "print is not defined", "integer constants of the module"),
         ("x = size", 0, "size is not defined", "options.NAME"),
         ("x = 1 << 63 << 1\ny = 9223372036854775808", 1, "more than 64 bits", "signed"),
-        ("x = access.pc / 2", 0, "/ gives no integer", "divide with //"),
-        ("x = access.pc ** 2", 0, "** gives no integer", "multiply"),
-        ("x = access.pc // 0", 0, "division by zero", "something else"),
+        ("x = access.pc / 2", 0, "/ does not return an integer", "divide with //"),
+        ("x = access.pc ** 2", 0, "** does not return an integer", "multiply"),
+        ("x = access.pc // 0", 0, "division by zero", "another divisor"),
         ("x = 1 << 64", 0, "a shift by 64", "0 to 63"),
-        ("x = [1]", 0, "[1] is not in the language", "use integers"),
-        ("x = (lambda: 1)()", 0, "is not in the language", "@probe.function"),
-        ("x = [i for i in range(3)]", 0, "is not in the language", "use integers"),
-        ("x = access.pc in (1, 2)", 0, "is no comparison of integers", "use =="),
-        ("x = len(access)", 0, "len is not in the language", "@probe.function"),
-        ("x = os.getpid()", 0, "os.getpid is not in the language", "@probe.function"),
+        ("x = [1]", 0, "[1] is not in the probe language", "use integers"),
+        ("x = (lambda: 1)()", 0, "is not in the probe language", "@probe.function"),
+        ("x = [i for i in range(3)]", 0, "is not in the probe language", "use integers"),
+        ("x = access.pc in (1, 2)", 0, "is not a comparison of integers", "use =="),
+        ("x = len(access)", 0, "len is not in the probe language", "@probe.function"),
+        ("x = os.getpid()", 0, "os.getpid is not in the probe language", "@probe.function"),
         ("x = os.sep", 0, "os.sep is a str", "integers"),
         ("x = access.pc.bit_length()", 0, "access.pc.bit_length is not", "@probe.function"),
         ("x = min(1)", 0, "min(1)", "2 to 8 arguments"),
-        ("x = half(1, 2)", 0, "half(1, 2)", "give half 1 arguments"),
+        ("x = half(1, 2)", 0, "half(1, 2)", "pass half 1 arguments"),
         ("x = half(x=1)", 0, "half(x=1)", "plain arguments"),
         ("x, y = 1, 2", 0, "only local names", "one name at a time"),
         ("maps.n = 2", 0, "only local names", "one name at a time"),
         ("access = 2", 0, "access is assigned", "another name"),
         ("min = 2", 0, "min is assigned", "another name"),
         ("a__b = 2", 0, "the name a__b", "two underscores"),
-        ("y = x\nx = 1", 0, "x may have no value", "on every way"),
-        ("if access.pc:\n    x = 1\nmaps.pcs.add(x)", 2, "x may have no value", "on every way"),
-        ("for i in range(3):\n    x = i\ny = x", 2, "x may have no value", "on every way"),
+        ("y = x\nx = 1", 0, "x may be unassigned", "on every path"),
+        ("if access.pc:\n    x = 1\nmaps.pcs.add(x)", 2, "x may be unassigned", "on every path"),
+        ("for i in range(3):\n    x = i\ny = x", 2, "x may be unassigned", "on every path"),
         ("while access.pc:\n    pass", 0, "while has no bound", "for i in range(N)"),
         ("for i in range(access.lanes):\n    pass", 0, "is not constant", "a constant N"),
         ("n = 3\nfor i in range(n):\n    pass", 1, "bound n is not constant", "a constant N"),
@@ -136,28 +136,43 @@ FIRST = HEAD.count("\n") + 3  # line of the body's first line
             "for i in range(64):\n    for j in range(65):\n        pass",
             0,
             "more than 4,096 iterations",
-            "shorter",
+            "reduce their bounds",
         ),
-        ("for i in range(LIMIT * 2000):\n    pass", 0, "more than 4,096 iterations", "shorter"),
-        ("return 1", 0, "a probe returns nothing", "return alone"),
-        ("return\nx = 1", 1, "never reached", "remove it"),
-        ("try:\n    pass\nfinally:\n    pass", 0, "try: is not in the language", "use assignments"),
-        ("import os", 0, "import os is not in the language", "use assignments"),
-        ("def f(): pass", 0, "is not in the language", "use assignments"),
+        (
+            "for i in range(LIMIT * 2000):\n    pass",
+            0,
+            "more than 4,096 iterations",
+            "reduce their bounds",
+        ),
+        ("return 1", 0, "a probe cannot return a value", "return alone"),
+        ("return\nx = 1", 1, "unreachable", "remove it"),
+        (
+            "try:\n    pass\nfinally:\n    pass",
+            0,
+            "try: is not in the probe language",
+            "use assignments",
+        ),
+        ("import os", 0, "import os is not in the probe language", "use assignments"),
+        ("def f(): pass", 0, "is not in the probe language", "use assignments"),
         ("x = endless(1)", None, "endless calls itself", "a loop"),
-        ("x = nothing(1)", None, "nothing may return nothing", "end it with return"),
+        ("x = nothing(1)", None, "nothing may return no value", "end it with return"),
         ("x = options.siz", 0, "the tool has no option siz", "did you mean size"),
         ("x = options.mode", 0, "the option mode is a str", "integers"),
-        ("x = options", 0, "options alone is no integer", "an option"),
+        ("x = options", 0, "options alone is not an integer", "an option"),
         ("x = access.ways", 0, "global, local", "@probe.shared_memory"),
-        ("maps.bits.touch(access.object)", 0, "not get access alone", "maps.bits.touch(access)"),
+        (
+            "maps.bits.touch(access.object)",
+            0,
+            "must take access as its only argument",
+            "maps.bits.touch(access)",
+        ),
         # a GPU uses these as indices into memory of the run
-        ("maps.heat.add(access.object, 5)", 0, "offset is 5", "give access.offset"),
+        ("maps.heat.add(access.object, 5)", 0, "offset is 5", "pass access.offset"),
         (
             "maps.heat.add(access.object, access.offset + 1)",
             0,
             "offset is access.offset + 1",
-            "give access.offset",
+            "pass access.offset",
         ),
     ],
 )
@@ -180,7 +195,7 @@ def test_rejected_probes(
         ("@probe.memory(per='warp')", "x = access.lane", "differs between lanes"),
         ("@probe.barrier", "x = access.address", "barrier has no access.address"),
         ("@probe.on('global', 'call')", "x = access.object", "call has no access.object"),
-        ("@probe.on('globl')", "x = 1", "no kind of access 'globl'"),
+        ("@probe.on('globl')", "x = 1", "'globl' is not a kind of access"),
         ("@probe.memory(per='block')", "x = 1", "per = 'block'"),
     ],
 )
@@ -208,7 +223,9 @@ def test_invalid_parameters(tmp_path: Path, parameters: str, what: str) -> None:
 
 def test_probe_without_source_is_rejected() -> None:
     text = f"{HEAD}    @probe.memory\n    def seen(access, maps): pass\n"
-    with pytest.raises(ProbeError, match="the source of seen is not there: put it in a file"):
+    with pytest.raises(
+        ProbeError, match="the source of seen is not available: define it in a file"
+    ):
         exec(text, {"__name__": "nowhere"})
 
 
@@ -420,7 +437,7 @@ class Derived(Probed):
 def test_trace_requires_its_handler(tmp_path: Path) -> None:
     with pytest.raises(ToolError, match="needs the method on_accesses"):
         load(tmp_path, f"{HEAD}    t = Trace()\n")
-    with pytest.raises(ToolError, match="of no use alone"):
+    with pytest.raises(ToolError, match="has no effect alone"):
         load(tmp_path, f"{HEAD}    def on_accesses(self, accesses): pass\n")
 
 

@@ -106,7 +106,7 @@ def test_maps_cannot_be_replaced_on_an_instance() -> None:
 
         n = Counter()
 
-    with pytest.raises(AttributeError, match="filled by probes"):
+    with pytest.raises(AttributeError, match="only probes write to the map"):
         Counted().n = 3  # type: ignore[assignment]
     assert Counted.n.name == "n"
     assert "probes" not in Counted().needed()
@@ -178,7 +178,7 @@ def test_pairs_beyond_the_capacity_are_counted(monkeypatch: pytest.MonkeyPatch) 
         kept = sorted((*key, 2 * count) for *key, count in rows)[:10]
         assert made.rows().tolist() == kept
         assert made.other == 2 * sum(each[-1] for each in rows) - sum(each[-1] for each in kept)
-        assert made.losses() == [f"{made.other} of  had no room"]
+        assert made.losses() == [f"{made.other} of  did not fit"]
 
 
 def test_sums_are_exact_beyond_double_precision() -> None:

@@ -86,7 +86,7 @@ def test_random_expressions_match_like_python(pattern: str, text: str) -> None:
         (r"\bgemm", r"\\b"),
         ("(?=a)b", "cannot be used with probes"),
         ("(?!a)b", "--exclude"),
-        (r"(a)\1", "write the text again"),
+        (r"(a)\1", "repeat the text"),
         ("(?i:a)b", "write the flag first"),
         ("a{300}", "255 repetitions"),
         ("[öx]", "beyond ASCII"),

@@ -382,9 +382,9 @@ def test_histogram_by_window_is_recorded(tmp_path: Path) -> None:
 
 def test_a_histogram_by_window_counts_accesses(tmp_path: Path) -> None:
     tool = heat(tmp_path, ", access.bytes")
-    with pytest.raises(ToolError, match="another amount than 1") as raised:
+    with pytest.raises(ToolError, match="an amount other than 1") as raised:
         write(layout_of([tool]), instances_of([tool]), "13.5")
-    assert "leave the amount out" in str(raised.value)
+    assert "leave out the amount" in str(raised.value)
 
 
 # ---- on the host -----------------------------------------------------------------------------

@@ -55,8 +55,8 @@ def test_ranks_side_by_side(tmp_path: Path) -> None:
     assert line(report, "gemm") == "gemm 20 10.00 ms 14,999.998 us 29,999.998 us 2 rank 2"
     assert line(report, "copy") == "copy 6 0.00 ms 0.002 us 0.003 us 2 rank 3"
     assert line(report, "times: ") == (
-        "times: exact on one host; between hosts by their real-time clocks, "
-        "off by up to 4.00 ms, as their kernels say"
+        "times: exact on one host; between hosts from their real-time clocks, "
+        "off by up to 4.00 ms, as their kernels report"
     )
     assert line(report, "ranks 2-3: note") == r"ranks 2-3: note: a\x1b[31mb\n"
     assert "no run" not in report and "\x1b" not in report
@@ -84,7 +84,7 @@ def test_incomplete_runs(tmp_path: Path) -> None:
 def test_job_that_has_just_started(tmp_path: Path) -> None:
     (tmp_path / ".pasta-1").mkdir()
     assert text_report(Root.open(tmp_path)).splitlines()[1:] == [
-        ".pasta-1: unfinished: being written, or its PASTA was killed"
+        ".pasta-1: unfinished: still being written, or its PASTA was killed"
     ]
     with pytest.raises(RunError, match="contains no finished run"):
         merge(Root.open(tmp_path), tmp_path / "all", finish=write_text_report)
@@ -207,7 +207,7 @@ def test_merging_omits_damaged_results(job: Path, tmp_path: Path) -> None:
         "): left out"
     )
     assert reported[3].startswith(
-        "own: table t: left out, its columns differ in type between ranks"
+        "own: table t: left out, the types of its columns differ between ranks"
     )
     assert not list(tmp_path.glob(".all*"))
 
@@ -271,7 +271,7 @@ def test_merged_trace(tmp_path: Path) -> None:
     assert [e["id"] for e in events if e["ph"] == "s"] == [5 * 3 + 1, 5 * 3 + 2]
     assert [e["id"] for e in events if e["ph"] == "b"] == [hex(5 * 3 + 1)]
     (reported,) = (each for each in merged.manifest()["warnings"] if "trace" in each)
-    assert "rank-0002" in reported and reported.endswith("up to where it is damaged (truncated)")
+    assert "rank-0002" in reported and reported.endswith("only up to the damage (truncated)")
 
 
 def test_loaded_root(job: Path) -> None:
@@ -285,7 +285,7 @@ def test_loaded_root(job: Path) -> None:
     assert runs.rank(2).arrow("own", "t")["more"].to_pylist() == ["x"]
     assert repr(runs) == f"<pasta.Runs {job}: 3 runs>" and "rank 3: no run" in str(runs)
     for names, text in {
-        ("none",): "no results of a tool 'none': there are kernel_freq, own",
+        ("none",): "no results of the tool 'none': there are kernel_freq, own",
         ("own", "u"): "own has no table 'u': there are t",
     }.items():
         with pytest.raises(RunError, match=text):
@@ -303,9 +303,9 @@ def test_on_the_command_line(
         (("merge", "job"), 0, "3 runs: job-merged"),
         (("merge", "job"), 2, "job-merged exists"),
         (("merge", "job", "-f"), 0, "3 runs: job-merged"),
-        (("merge", "job", "-o", "job/all"), 2, "job/all is in the root to merge"),
+        (("merge", "job", "-o", "job/all"), 2, "job/all is inside the root to merge"),
         (("report", "job-merged"), 0, "3 runs of"),
-        (("report", "job-merged", "--rank", "0"), 2, "--rank is for a directory of runs"),
+        (("report", "job-merged", "--rank", "0"), 2, "--rank applies to a directory of runs only"),
         (("merge", "job-merged"), 2, "a run, not a directory of runs"),
     ):
         assert main(list(words)) == status

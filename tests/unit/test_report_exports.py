@@ -185,7 +185,7 @@ def test_trace_is_copied_or_generated(recorded: RunDirectory, tmp_path: Path) ->
     [
         (
             ("--flamegraph", "x"),
-            "run: neither operators nor call paths were recorded, which stacks require",
+            "run: neither operators nor call paths were recorded, and stacks require one of them",
         ),
         (("--perfetto", "x"), "run: no events were recorded: record the run again"),
         (("--json", "run/run.json"), "run/run.json is part of the run: name another place"),

@@ -162,7 +162,7 @@ def test_only_source_of_the_run_is_read(tmp_path: Path) -> None:
     result = stored(tmp_path, lines=lines(path))
     assert read_sources(manifest(host="elsewhere"), [result]) == ([], [])
     changed = read_sources(manifest(start={"realtime_ns": 1}), [result])
-    assert changed == ([], [f"changed since the run, not shown: {path}"])
+    assert changed == ([], [f"changed since the run and not shown: {path}"])
     hidden = tmp_path / "key.pem"
     hidden.write_text("secret")
     assert read_sources(manifest(), [stored(tmp_path / "b", lines=lines(hidden))]) == ([], [])

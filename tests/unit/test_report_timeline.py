@@ -244,8 +244,8 @@ def test_of_too_many_slices_the_longest_are_kept(
     assert slices(found, stream) == [[("b", 20_000, 29_000), ("a", 30_000, 35_000)]]
     assert found.shortest == 5000
     assert found.notes == [
-        "of 8 slices, those of at least 5.00 us are drawn one by one; shorter ones show only where "
-        "nothing is zoomed"
+        "of 8 slices, those of at least 5.00 us are drawn one by one; shorter ones are drawn only "
+        "in the unzoomed view"
     ]
 
 
@@ -254,7 +254,7 @@ def test_reading_stops(run: RunDirectory, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(module, "MAX_EVENTS", 100)
     found = timeline_of(run)
     assert 0 < found.total < everything.total
-    assert found.notes[-1].startswith("it shows the first ")
+    assert found.notes[-1].startswith("only the first ")
 
 
 def test_unrecorded_and_damaged_events(tmp_path: Path) -> None:

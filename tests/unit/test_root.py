@@ -44,7 +44,7 @@ def test_unusable_runs_have_a_reason(tmp_path: Path) -> None:
     found = {problem.path.name: (problem.rank, problem.why) for problem in root.problems}
     assert found == {
         "rank-0001-node1-101": (
-            1, "written by a newer PASTA (schema 99, known is 4): "
+            1, "written by a newer PASTA (schema 99; this PASTA supports 4): "
             "pip install --upgrade pasta-profiler",
         ),
         "rank-0002-node1-102": (2, found["rank-0002-node1-102"][1]),
@@ -54,7 +54,7 @@ def test_unusable_runs_have_a_reason(tmp_path: Path) -> None:
         "rank-0004-node1-104": (4, "the document: expected an object"),
         "rank-0007-node1-107": (None, "made by pasta merge, not the run of a process"),
         "logs": (None, "not a run directory"),
-        ".pasta-0-1-ab-9-0": (5, "unfinished: being written, or its PASTA was killed"),
+        ".pasta-0-1-ab-9-0": (5, "unfinished: still being written, or its PASTA was killed"),
     }  # fmt: skip
     assert "not valid JSON" in found["rank-0002-node1-102"][1]
     assert root.missing == []
@@ -106,7 +106,7 @@ def test_inconsistent_ranks_are_reported(tmp_path: Path) -> None:
     made_up(tmp_path, 0, pid=12, parent=1, of=8)
     first, second = Root.open(tmp_path).doubts()
     assert first.startswith("runs of jobs with 4 and 8 ranks")
-    assert second.startswith("rank 0: several processes that are not each other's children")
+    assert second.startswith("rank 0: several unrelated processes")
 
 
 def test_programs(tmp_path: Path) -> None:

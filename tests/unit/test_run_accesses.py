@@ -76,9 +76,7 @@ def test_truncated_file_is_read_up_to_the_damage(tmp_path: Path) -> None:
     found = [(at, words.tolist()) for at, words in read_accesses([path], warnings.append)]
     assert 0 < len(found) < 5
     assert found == wanted[: len(found)]
-    assert warnings == [
-        f"{path.name} was cut short: accesses after its chunk {len(found)} are missing"
-    ]
+    assert warnings == [f"{path.name} is truncated: accesses after chunk {len(found)} are missing"]
 
 
 @pytest.mark.parametrize("content", [b"", b"no accesses", b"\xff" * 400])

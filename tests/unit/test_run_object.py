@@ -91,14 +91,15 @@ def test_missing_library(
     with pytest.raises(MissingDependency) as caught:
         getattr(pasta.load(directory), method)("first")
     assert str(caught.value) == (
-        f"{package} is not installed: pip install {package}, or use run.arrow(…), which needs none"
+        f"{package} is not installed: pip install {package}, or use run.arrow(…), which"
+        " does not need it"
     )
 
 
 def test_unknown_names(directory: Path) -> None:
     run = pasta.load(directory)
     for names, text in {
-        ("third",): f"{directory}: no results of a tool 'third': there are first, second",
+        ("third",): f"{directory}: no results of the tool 'third': there are first, second",
         ("first", "banana"): f"{directory}: first has no table 'banana': there are zebra, apple",
         ("second",): f"{directory}: second has no tables",
         ("broken",): "tool broken was disabled: ValueError: <nothing> (in result)",

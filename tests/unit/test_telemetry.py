@@ -139,7 +139,7 @@ def test_a_failing_device_is_left_out_once(ring: Ring) -> None:
     wait_until(lambda: sampler.asked.count(1) >= 3, "the other device is sampled")
     sampling.stop()
     assert sampler.asked.count(0) == 1
-    assert log == ["device GPU-0 is not sampled any more: RuntimeError: gone"]
+    assert log == ["device GPU-0 is no longer sampled: RuntimeError: gone"]
     assert {ring.string(each["uuid"]) for each in recorded(ring)} == {"GPU-1"}
 
 

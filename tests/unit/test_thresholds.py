@@ -55,7 +55,7 @@ def test_any_text_is_a_threshold_or_a_clear_error(text: str) -> None:
     [
         ("", "the comparison, > or <, is missing"),
         ("bytes+5%", "the comparison, > or <, is missing"),
-        ("bytes>5%", "has no sign"),
+        ("bytes>5%", "must begin with + or -"),
         ("bytes>+5parsec", "unknown unit 'parsec'"),
         ("bytes>", "is not an amount"),
         ("bytes>+five", "is not an amount"),

@@ -293,13 +293,13 @@ def test_needs_include_bases_handlers_and_dependencies() -> None:
 @pytest.mark.parametrize(
     ("needs", "message"),
     [
-        (("object",), "'object' in needs is not known: did you mean objects?"),
-        (("probes",), "'probes' in needs is not known: did you mean objects?"),
-        (("x", 5), "'x' in needs is not known"),
-        ((5,), "5 in needs is not known"),
+        (("object",), "'object' in needs is unknown: did you mean objects?"),
+        (("probes",), "'probes' in needs is unknown: did you mean objects?"),
+        (("x", 5), "'x' in needs is unknown"),
+        ((5,), "5 in needs is unknown"),
         (
             "objects",
-            "needs = 'objects' is not accepted: give a tuple of names, as needs = (\"objects\",)",
+            "needs = 'objects' is not accepted: use a tuple of names, as needs = (\"objects\",)",
         ),
         (5, "needs = 5 is not accepted"),
         (property(lambda self: ()), "is not accepted"),

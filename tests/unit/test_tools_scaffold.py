@@ -40,6 +40,6 @@ def test_existing_files_are_not_overwritten(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["", "1st", "../up", "class", "a b", "a__b", "a_1", "näme"])
 def test_invalid_tool_names_are_rejected(name: str, tmp_path: Path) -> None:
-    with pytest.raises(ToolError, match="cannot name a tool"):
+    with pytest.raises(ToolError, match="is not a valid tool name"):
         new_tool(name, tmp_path)
     assert not list(tmp_path.iterdir())

@@ -97,9 +97,9 @@ def test_launches_in_ranges_are_counted_afterwards() -> None:
 
 
 def test_a_window_and_a_budget_exclude_each_other() -> None:
-    with pytest.raises(ConfigError, match="both say when") as error:
+    with pytest.raises(ConfigError, match="both set when") as error:
         probe_settings(config("probes.window=steps 1/2", "probes.overhead-budget=20%"))
-    assert error.value.remedy == "give one of them"
+    assert error.value.remedy == "use only one of them"
 
 
 # ---- steps
@@ -142,7 +142,7 @@ def test_steps_are_outermost_ranges_with_a_full_match(splits: Iterable[int]) -> 
     }
     assert found.text() == (
         "probes.step-range = 'step.*' matched 3 names (step.forward 6 times, step a 5 times,"
-        " step b 1 times), 6 of them inside others: the 6 outermost are the steps"
+        " step b 1 times), 6 of them nested: the 6 outermost are the steps"
     )
     assert steps("step .", trained(), splits).text() == (
         "probes.step-range = 'step .' matched 2 names (step a 5 times, step b 1 times)"
@@ -156,7 +156,7 @@ def test_single_step_range_has_no_warning() -> None:
 
 def test_partial_names_do_not_match() -> None:
     assert steps("step", trained()).text() == (
-        "probes.step-range = 'step' matched the whole name of no range: all launches were of step 0"
+        "probes.step-range = 'step' matched the full name of no range: all launches were in step 0"
     )
 
 
@@ -260,7 +260,7 @@ def test_texts() -> None:
     assert counts.text() == "counted in 1,029 of 102,900 launches"
     assert counts.total_text({1: Estimate(1000.0, 4.0)}) == "about 1,000 in all launches, ± 0.4 %"
     assert counts.total_text({1: Estimate(1000.0, 0.1)}).endswith(", ± less than 0.1 %")
-    assert sampling({1: 5}, {}).text() == "no launch was probed, of 5"
+    assert sampling({1: 5}, {}).text() == "no launches were probed, of 5"
     assert sampling({1: 5}, {}).total_text({1: Estimate(math.nan, math.nan)}) == ""
     assert sampling({1: 5}, {1: 5}).total_text({1: Estimate(9.0, 0.0)}) == ""
 

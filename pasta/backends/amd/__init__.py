@@ -62,8 +62,8 @@ class Amd(Backend):
     runtime_images = (r"/lib(amdhip64|hsa-runtime64|roc|hip|MIOpen|rccl|pasta_amd)[^/]*\.so",)
     runtime_functions = (r"^hip[A-Z]",)
     unused = (
-        "no HIP or HSA runtime called rocprofiler-register (it is not linked with it, as before "
-        "ROCm 6.2, or statically linked, or the program used no device)"
+        "no HIP or HSA runtime called rocprofiler-register (the program is statically "
+        "linked, uses ROCm older than 6.2, or used no device)"
     )
     sources = (
         Source(
@@ -80,7 +80,9 @@ class Amd(Backend):
                 copy_devices wait_times"""
             ),
             notes={
-                "accesses": "the SDK has counters, PC sampling and thread traces, but no accesses",
+                "accesses": (
+                    "the SDK has counters, PC sampling and thread traces, but no memory accesses"
+                ),
                 "counter": "the counters in `amd.counters` that the device has",
                 "pc_sample": "if `amd.pc_sampling` is set; MI200 and newer",
                 "stream_id": "assigned by PASTA",
@@ -103,7 +105,7 @@ class Amd(Backend):
             if found is None and launch.is_named:
                 raise MissingDependency(
                     "rocprofiler-sdk was not found",
-                    remedy=f"install it (ROCm 6.3 or 7), or name the library with {NAMED}",
+                    remedy=f"install ROCm 6.3 or 7, or name the library with {NAMED}",
                 )
             if found is None:
                 return {}
@@ -118,7 +120,7 @@ class Amd(Backend):
         launch.log(f"rocprofiler-sdk {found.version} at {found.library}")
         if launch.is_named and not os.access(DEVICE, os.R_OK | os.W_OK):
             why = "cannot be opened by this user" if DEVICE.exists() else "does not exist"
-            launch.say(f"no AMD device can be used, {DEVICE} {why}: see pasta doctor")
+            launch.say(f"no AMD device is usable, {DEVICE} {why}: see pasta doctor")
         return {"tool": str(tool), "sdk": str(found.library)}
 
     def environment(
@@ -148,7 +150,7 @@ class Amd(Backend):
         return checks()
 
     def counters(self, chip: str = "") -> list[tuple[str, Sequence[DeviceCounter]]]:
-        """Counters of each GPU; the SDK does not list those of other chips. Raises
+        """Counters of each GPU; the SDK does not list counters of other chips. Raises
         MissingDependency."""
         from pasta.backends.amd.checks import counters
 

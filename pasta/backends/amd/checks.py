@@ -32,7 +32,7 @@ def checks() -> Iterator[Check]:
     try:
         sdk = rocprofiler.load_rocprofiler(found)
     except MissingDependency as error:
-        yield Check("rocprofiler-sdk", BAD, error.message, f"use another: {rocprofiler.NAMED}")
+        yield Check("rocprofiler-sdk", BAD, error.message, f"name another with {rocprofiler.NAMED}")
         return
     known = sdk.is_known
     remedy = "" if known else f"PASTA knows {rocprofiler.KNOWN_VERSIONS}"
@@ -90,7 +90,7 @@ def _offers(sdk: rocprofiler.Rocprofiler) -> Iterator[Check]:
         yield Check(
             f"PC sampling of AMD device {number}",
             GOOD if ways else NOTE,
-            "; ".join(ways) or "not offered (MI200 and newer have it)",
+            "; ".join(ways) or "not available (MI200 and newer have it)",
         )
 
 

@@ -2,7 +2,7 @@
 
 rocprofiler-register, which HIP loads, aborts a program if a tool is named and the SDK cannot be
 loaded. PASTA therefore names its tool only after a test load. Imports little: every launch searches
-for the SDK, which most machines lack.
+for the SDK, which most machines do not have.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _WHEELS = ("_rocm_sdk_core/lib", "torch/lib")
 _ROOTS = ("ROCM_PATH", "ROCM_HOME", "HIP_PATH")
 _CACHE = Path("/etc/ld.so.cache")
 _LOAD_SECONDS = 30
-#: Variables that make a library do more than load.
+#: Variables that make a library do more than just load.
 _LEFT_OUT = (TOOLS, "ROCPROFILER_LIBRARY_CTOR", "LD_PRELOAD", "PASTA_SHIM")
 #: Marks an answer in the output of a process: the SDK prints to stdout too.
 _ANSWER = "pasta-answer:"
@@ -157,7 +157,7 @@ def answer_of(library: Path, program: str, seconds: float, **variables: str) -> 
             env={**environment, **variables}, stdin=subprocess.DEVNULL,
         )  # fmt: skip
     except subprocess.TimeoutExpired:
-        raise OSError(f"not within {seconds} s") from None
+        raise OSError(f"no answer within {seconds} s") from None
     _, found, after = done.stdout.rpartition(_ANSWER)
     answer = after.partition("\n")[0].strip()
     if done.returncode or not found or not answer:
@@ -195,8 +195,8 @@ def refusal(found: Rocprofiler) -> str | None:
     if found.is_known:
         return None
     return (
-        f"ROCm is not recorded: {found.library} is rocprofiler-sdk {found.version}, and PASTA "
-        f"knows {KNOWN_VERSIONS}; use a newer PASTA, or name another SDK with {NAMED}"
+        f"ROCm is not recorded: {found.library} is rocprofiler-sdk {found.version}, PASTA "
+        f"supports {KNOWN_VERSIONS}; use a newer PASTA, or name another SDK with {NAMED}"
     )
 
 

@@ -20,7 +20,7 @@ from pasta.backends.base import PCIE_LANE, Sample
 #: Seconds between readings of what changes rarely, or takes long to read.
 _SLOW_SECONDS = 1.0
 _MIB = 1 << 20
-#: AMD SMI gives limits of power in W or in uW, by version; no device is allowed this many W.
+#: AMD SMI reports power limits in W or uW, depending on its version; no limit is this many W.
 _MAX_WATTS = 10_000
 #: Keys of the status of violations (throttling), which are true while it lasts.
 _VIOLATIONS = {
@@ -37,7 +37,7 @@ class _Device(NamedTuple):
     uuid: str
 
 
-#: One query of a device: the values that it gives, by field.
+#: One query of a device: the values that it returns, by field.
 _Query = Callable[[Any], dict[str, Any]]
 
 
@@ -146,7 +146,7 @@ class AmdSmiSampler:
         return {"processes": found}
 
     def _links(self, handle: Any) -> dict[str, Any]:
-        """Of the XGMI links to other devices together, or where it has none of PCIe."""
+        """Bandwidth of all XGMI links to other devices, or of PCIe if there are none."""
         own, found = self._smi.amdsmi_get_gpu_device_bdf(handle), self._xgmi(handle)
         speeds = [number(link["max_bandwidth"]) for link in found if link["bdf"] != own]  # Gb/s
         if total := sum(filter(None, speeds)):
@@ -172,7 +172,7 @@ class AmdSmiSampler:
             self._kept[device] = self._answers(self._slow[device], handle)
             self._due[device] = time.monotonic() + _SLOW_SECONDS
         if not self._quick[device] and not self._slow[device]:
-            raise LookupError("it supports no query")
+            raise LookupError("it supports no queries")
         return Sample(**found, **self._kept[device])
 
     def _answers(self, queries: list[_Query], handle: Any) -> dict[str, Any]:

@@ -122,8 +122,8 @@ class NvidiaSettings(Section):
         "nvidia.source",
         parse_source,
         AUTO,
-        "library that records events: cupti has device times and PC samples, sanitizer has probes; "
-        "auto: sanitizer if a tool has probes, otherwise cupti if it is usable",
+        "library that records events: cupti provides device times and PC samples, sanitizer "
+        "runs probes; auto: sanitizer if a tool has probes, otherwise cupti if it is usable",
         shim="nvidia.source",
     )
     details = setting(
@@ -160,7 +160,7 @@ class NvidiaSettings(Section):
         "nvidia.pc_sampling_mode",
         parse_sampling_mode,
         CONTINUOUS,
-        "continuous: PC samples of all kernels, without their launches; serialized: of each "
+        "continuous: sample all kernels, without their launches; serialized: sample each "
         "selected launch, which runs alone",
         shim="nvidia.pc_sampling_mode",
     )
@@ -168,7 +168,7 @@ class NvidiaSettings(Section):
         "nvidia.pc_sampling_hardware",
         parse_bytes,
         512 << 20,
-        "device memory of each context for PC samples",
+        "device memory per context for PC samples",
         minimum=1 << 20,
         shim="nvidia.pc_sampling_hardware",
     )
@@ -176,7 +176,7 @@ class NvidiaSettings(Section):
         "nvidia.pc_sampling_scratch",
         parse_bytes,
         64 << 20,
-        "host memory of each context for PC samples",
+        "host memory per context for PC samples",
         minimum=1 << 16,
         shim="nvidia.pc_sampling_scratch",
     )
@@ -184,7 +184,7 @@ class NvidiaSettings(Section):
         "nvidia.pc_sampling_sleep",
         parse_milliseconds,
         10,
-        "how long CUPTI's threads sleep between readings of PC samples from the device",
+        "how long CUPTI's threads sleep between reads of PC samples from the device",
         minimum=1,
         maximum=60_000,
         shim="nvidia.pc_sampling_sleep_ms",
@@ -193,15 +193,15 @@ class NvidiaSettings(Section):
         "nvidia.counters",
         parse_names,
         "",
-        "hardware counters (CUPTI): dram__bytes.sum,sm__inst_executed.sum, or the groups"
-        f" {', '.join(COUNTER_GROUPS)}; some common ones if a tool needs counters",
+        "hardware counters (CUPTI), such as dram__bytes.sum,sm__inst_executed.sum, or the "
+        f"groups {', '.join(COUNTER_GROUPS)}; default if a tool needs counters: common ones",
         shim="nvidia.counters",
     )
     counters_mode = setting(
         "nvidia.counters_mode",
         parse_counting_mode,
         KERNEL,
-        "kernel: counters of each selected launch, which runs alone, once for each pass; range: of "
+        "kernel: count each selected launch, which runs alone, once per pass; range: count "
         "all that runs during consecutive selected launches, once",
         shim="nvidia.counters_mode",
     )
@@ -209,12 +209,12 @@ class NvidiaSettings(Section):
         "nvidia.instructions",
         parse_bool,
         False,
-        "count how often each selected launch executes each of its instructions (CUPTI); it runs"
-        " alone, patched; set if a tool needs it",
+        "count the executions of each instruction in each selected launch (CUPTI), which "
+        "runs alone, patched; on if a tool needs it",
         shim="nvidia.instructions",
     )
     empty = setting(
-        "nvidia.empty", parse_bool, False, "subscribe, record nothing", shim="nvidia.empty"
+        "nvidia.empty", parse_bool, False, "subscribe, but record nothing", shim="nvidia.empty"
     )
 
     def check(self) -> None:
@@ -222,21 +222,21 @@ class NvidiaSettings(Section):
         Raises ConfigError."""
         if self.counters and self.pc_sampling:
             raise ConfigError(
-                "nvidia.counters and nvidia.pc_sampling: the hardware cannot count and sample in"
-                " one run",
+                "nvidia.counters and nvidia.pc_sampling: the hardware cannot count and "
+                "sample in one run",
                 remedy="run the program twice, once with each",
             )
         other = "nvidia.counters" if self.counters else "nvidia.pc_sampling"
         if self.instructions and (self.counters or self.pc_sampling):
             raise ConfigError(
-                f"nvidia.instructions and {other}: CUPTI takes one of them in a run",
+                f"nvidia.instructions and {other}: CUPTI supports only one of them in a run",
                 remedy="run the program twice, once with each",
             )
         if self.pc_sampling and self.pc_sampling not in _INTERVALS:
             raise ConfigError(
-                f"nvidia.pc_sampling = {self.pc_sampling}: the hardware samples every power of two"
-                " of cycles, from 32cycles on",
-                remedy=f"give one such as {DEFAULT_INTERVAL}",
+                f"nvidia.pc_sampling = {self.pc_sampling}: the interval must be a power of two, "
+                "32cycles or more",
+                remedy=f"use one such as {DEFAULT_INTERVAL}",
             )
 
 
@@ -254,7 +254,7 @@ class Nvidia(Backend):
     runtime_functions = (r"^(__)?cu(da)?[A-Z]", r"^(__cudart|libcudart_static_)")
     memory_counters = (_MEMORY_BYTES,)
     flop_counters = FLOP_COUNTERS
-    unused = "no CUDA driver was loaded with PASTA in it"
+    unused = "no CUDA driver was loaded while PASTA was active"
     sources = (
         Source(
             "nvidia_sanitizer",

@@ -1,4 +1,4 @@
-"""What NVIDIA documents of its architectures by compute capability ("sm_90").
+"""NVIDIA's architectures by compute capability ("sm_90"), as documented.
 
 Limits and units of allocation: "Compute Capabilities" in the CUDA C++ Programming Guide, and the
 occupancy calculator's `cuda_occupancy.h`. Operations: dense rates of tensor cores (a multiplication

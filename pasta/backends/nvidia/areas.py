@@ -52,7 +52,7 @@ class Areas:
 
     @property
     def hashes(self) -> list[Hash]:
-        """All hash tables: that of program counters first, if there is one."""
+        """All hash tables; the table of program counters, if any, is first."""
         words = self.pc_words
         pcs = [Hash(_PC_ROWS, words, 4 if words > 16 else 16)] if words else []
         return [*pcs, *self.key_tables]
@@ -77,8 +77,8 @@ class Areas:
         hashes = len(self.hashes)
         if hashes > _MAX_HASHES or self.planes > _MAX_PLANES:
             raise ToolError(
-                f"{hashes} key tables and {self.planes} bitmaps are too many",
-                remedy=f"run fewer tools at once: {_MAX_HASHES} and {_MAX_PLANES} are possible",
+                f"{hashes} key tables and {self.planes} bitmaps do not fit",
+                remedy=f"run fewer tools at once: at most {_MAX_HASHES} and {_MAX_PLANES}",
             )
         if self.traces > _MAX_TRACES:
-            raise ToolError(f"{self.traces} Trace maps are too many: {_MAX_TRACES} are possible")
+            raise ToolError(f"{self.traces} Trace maps do not fit: at most {_MAX_TRACES}")

@@ -62,21 +62,23 @@ def counting(library: Path) -> Check:
 
 def _hardware(library: Path, name: str, function: str, tool: str) -> Check:
     if function.encode() + b"\0" not in library.read_bytes():
-        return Check(name, NOTE, f"{library} takes none", "pip install -U nvidia-cuda-cupti")
+        return Check(
+            name, NOTE, f"{library} does not support them", "pip install -U nvidia-cuda-cupti"
+        )
     if _is_restricted() and not _is_administrator():
         return Check(
             name,
             NOTE,
-            "the driver allows profiling to administrators only (ERR_NVGPUCTRPERM)",
-            "load its module with NVreg_RestrictProfilingToAdminUsers=0, or run as root; in a"
-            " container with CAP_SYS_ADMIN",
+            "the driver restricts profiling to administrators (ERR_NVGPUCTRPERM)",
+            "load the driver's module with NVreg_RestrictProfilingToAdminUsers=0, or run as "
+            "root; in a container with CAP_SYS_ADMIN",
         )
     partitioned, devices = _mig_devices()
     if partitioned:
         return Check(
             name,
             NOTE,
-            f"not of MIG devices: {', '.join(partitioned)}",
+            f"not available on MIG devices: {', '.join(partitioned)}",
             "use a whole GPU" if partitioned == devices else "",
         )
     return Check(name, GOOD, f"pasta-preload -t {tool} takes them")
@@ -97,7 +99,7 @@ def _is_administrator() -> bool:
 
 
 def _mig_devices() -> tuple[list[str], list[str]]:
-    """Names of the GPUs that are partitioned, and of all."""
+    """Names of the partitioned GPUs, and of all GPUs."""
     import pynvml
 
     partitioned, every = [], []
@@ -132,7 +134,7 @@ def _probes() -> Iterator[Check]:
         yield Check(
             "nvdisasm",
             NOTE,
-            "not found; it finds the accesses that probes do not see",
+            "not found; needed to find accesses that probes do not see",
             "optional: pip install nvidia-cuda-nvdisasm",
         )
     library = find_sanitizer()
@@ -193,7 +195,7 @@ def _probe_cache() -> Check:
     return Check(
         "probe cache",
         NOTE,
-        f"{cache} cannot be written: probes do not run on NVIDIA GPUs",
+        f"{cache} is not writable: probes do not run on NVIDIA GPUs",
         "set XDG_CACHE_HOME",
     )
 

@@ -21,7 +21,7 @@ from pasta.errors import MissingDependency
 from pasta.own_python import own_environment, own_python
 
 _INSTALL = "pip install 'pasta-profiler[nvidia]'"
-#: What makes a counter of a base metric, by the metric's type: counter, ratio, throughput.
+#: Suffix that turns a base metric into a counter, by metric type: counter, ratio, throughput.
 _SUFFIXES = ("sum", "pct", "avg.pct_of_peak_sustained_elapsed")
 _TIMEOUT_S = 120
 
@@ -83,11 +83,11 @@ def _check_supported(library: C.CDLL, chips: Sequence[str]) -> None:
     names = [each.decode() for each in known.names[: known.count]]
     for chip in chips:
         if chip not in names:
-            raise _Failed(f"it does not know {chip}, but {', '.join(names)}")
+            raise _Failed(f"it does not know {chip}, only {', '.join(names)}")
 
 
 def _counters(library: C.CDLL, chip: str) -> Iterator[tuple[str, str]]:
-    """Counters of a chip, and what they are."""
+    """Counters of a chip with their descriptions."""
     host = _call(library, "cuptiProfilerHostInitialize", HOST, chip=chip.encode()).object
     for kind, suffix in enumerate(_SUFFIXES):
         found = _call(library, "cuptiProfilerHostGetBaseMetrics", METRICS, object=host, kind=kind)
@@ -107,7 +107,7 @@ def main() -> int:
     none. Arguments: the library, and a chip or nothing."""
     path, chip = sys.argv[1:]
     library = C.CDLL(path)
-    for name in ("host", "target"):  # CUPTI would ask the loader, and get those of another version
+    for name in ("host", "target"):  # otherwise CUPTI asks the loader, which finds another version
         beside = Path(path).with_name(f"libnvperf_{name}.so")
         if beside.exists():
             C.CDLL(str(beside))
@@ -140,7 +140,7 @@ def counters(library: Path | None, chip: str = "") -> list[tuple[str, Sequence[D
     if isinstance(found, str):
         raise MissingDependency(
             f"{library} lists no counters: {found}",
-            remedy="13.2 and newer need NVIDIA's driver; PASTA_CUPTI_LIB names another library, as"
-            " that of nvidia-cuda-cupti==13.1.*",
+            remedy="13.2 and newer need NVIDIA's driver; name another library with "
+            "PASTA_CUPTI_LIB, such as that of nvidia-cuda-cupti==13.1.*",
         )
     return [(name, [DeviceCounter(*each) for each in listed]) for name, listed in found]

@@ -63,13 +63,13 @@ def find_ptxas() -> Path:
     if named:
         if os.access(named, os.X_OK):
             return Path(named)
-        raise MissingDependency(f"PASTA_PTXAS names {named}, which cannot be run")
+        raise MissingDependency(f"PASTA_PTXAS names {named}, which is not executable")
     found = find_cuda_file(("cu[0-9]*/bin/ptxas", "cuda_nvcc/bin/ptxas"), "bin/ptxas", program=True)
     if found:
         return found
     raise MissingDependency(
         "probes on NVIDIA GPUs need ptxas, which was not found",
-        remedy="pip install nvidia-cuda-nvcc, or name it in PASTA_PTXAS",
+        remedy="pip install nvidia-cuda-nvcc, or name ptxas in PASTA_PTXAS",
     )
 
 
@@ -144,7 +144,7 @@ def _check(text: str) -> None:
             )
         for called in re.findall(r"call [^@\n]*@(?!llvm\.)([\w.$]+)\(", body):
             if called not in defined:
-                raise PatchError(f"{name} calls {called}, which GPUs do not have")
+                raise PatchError(f"{name} calls {called}, which does not exist on GPUs")
 
 
 def _retargeted(patch: PatchFunction) -> str:

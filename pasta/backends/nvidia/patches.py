@@ -74,8 +74,8 @@ def _check_recorded(instance: Instance, layout: Layout) -> None:
         name = ast.unparse(node.func).partition("__")[0] if isinstance(node, ast.Call) else ""
         if name in recorded and ast.unparse(node.args[-1]) != "1":  # type: ignore[attr-defined]
             raise ToolError(
-                f"tool {tool}: {name} counts by launch, and adds another amount than 1",
-                remedy="on a GPU such a histogram counts accesses: leave the amount out",
+                f"tool {tool}: {name} counts by launch and adds an amount other than 1",
+                remedy="on a GPU such a histogram counts accesses: leave out the amount",
             )
 
 

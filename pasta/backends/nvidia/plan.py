@@ -1,8 +1,8 @@
 """Patches for the devices of this machine, compiled once, and the plan that libpasta reads.
 
 The launcher calls `plan_for` before the program starts.  The user's cache has cubins by the text of
-the patches, the versions of their compilers, and the device's architecture.  A cubin that it lacks
-is compiled while the program starts: libpasta waits for it (plan.c) as long as the compiler's
+the patches, the versions of their compilers, and the device's architecture.  A missing
+cubin is compiled while the program starts: libpasta waits for it (plan.c) as long as the compiler's
 process holds the lock beside it, and the program runs without probes if that ends without it.
 """
 
@@ -131,7 +131,7 @@ def library_version(library: Path) -> str:
             if re.match(r"\d+\.\d+", text):
                 return ".".join(text.split(".")[:2])
     raise ApiError(
-        f"the version of {library} is not known",
+        f"the version of {library} is unknown",
         remedy=f"set PASTA_SANITIZER_VERSION={VERSIONS[-1]}",
     )
 
@@ -178,10 +178,10 @@ def _key(text: str, version: str, sm: int) -> str:
 def compiled(
     text: str, patches: Sequence[PatchText], version: str, sms: Sequence[int], waits: bool = True
 ) -> list[tuple[int, Path]]:
-    """Cubins of the patches for architectures: those that the cache lacks are compiled by a process
-    each, for which the call `waits`.
+    """Cubins of the patches for architectures. One process per missing cubin compiles it; with
+    `waits` the call waits for them.
 
-    Raises MissingDependency without ptxas, PastaError for what does not compile.
+    Raises MissingDependency without ptxas, PastaError if a patch does not compile.
     """
     directory = paths.cache("probes")
     try:
@@ -191,7 +191,7 @@ def compiled(
     except OSError as error:
         raise PastaError(
             f"compiled probes cannot be stored in {directory} ({error.strerror})",
-            remedy="set XDG_CACHE_HOME to a directory that can be written",
+            remedy="set XDG_CACHE_HOME to a writable directory",
         ) from None
     if waits:
         for each in compilers:
@@ -200,7 +200,7 @@ def compiled(
 
 
 class _Compiler:
-    """A process that compiles a cubin, unless it is there or another process does: the launcher
+    """A process that compiles a cubin unless it exists or another process compiles it; the launcher
     never loads LLVM. It holds a lock while it runs."""
 
     def __init__(

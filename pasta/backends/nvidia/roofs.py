@@ -32,7 +32,7 @@ from pasta.errors import PastaError
 from pasta.own_python import own_environment, own_python
 from pasta.processors.architecture import CACHE, MEMORY
 
-#: Increases when other kernels could give other rates: older ones in the cache are then ignored.
+#: Incremented when kernels change in a way that can change rates; older cached rates are ignored.
 _VERSION = 1
 _MEMORY = 1 << 30
 _MIN_FREE = 2 << 30
@@ -47,7 +47,7 @@ Say = Callable[[str], None]
 
 # ---- the process that measures ----
 
-#: Milliseconds of device time: to raise clocks, of a launch, and of all together.
+#: Milliseconds of device time: to raise clocks, of one launch, and of all launches.
 _WARM_MS, _LAUNCH_MS, _BUDGET_MS = 200.0, 4.0, 1500.0
 _LAUNCHES = 7
 #: Iterations of the launch from whose time the number of the others follows.
@@ -266,7 +266,7 @@ def find_roofs(environment: Mapping[str, str], say: Say, *, again: bool) -> list
         visible = sorted(uuids[index] for index in sampler.ordinals(environment))
         return _of([_Found(nvml, uuid, driver) for uuid in visible], environment, say, again)
     except nvml.NVMLError as error:
-        say(f"the roofs of NVIDIA devices are not measured: NVML: {error}")
+        say(f"roofs of NVIDIA devices are not measured: NVML: {error}")
         return []
     finally:
         sampler.close()
@@ -289,7 +289,7 @@ def _of(
         left = [each for each in devices if each.uuid not in known]
         if left:
             names = ", ".join(dict.fromkeys(each.name for each in left))
-            say(f"measuring the roofs of {names}, once for this driver")
+            say(f"measuring the roofs of {names}, once per driver")
         for device, measured in zip(left, _measured(left, environment), strict=True):
             known[device.uuid] = measured
             if measured.rates and place is not None:
@@ -324,7 +324,7 @@ def _result_of(process: subprocess.Popen[str], end: float) -> tuple[dict[str, fl
     try:
         output, errors = process.communicate(timeout=max(end - time.monotonic(), 0.1))
     except subprocess.TimeoutExpired:
-        return {}, f"the device does not answer within {_TIMEOUT_SECONDS} s"
+        return {}, f"the device did not answer within {_TIMEOUT_SECONDS} s"
     try:
         document = json.loads(output)
         missing = [f"{roof}: {why}" for roof, why in document.get("missing", {}).items()]
@@ -336,14 +336,14 @@ def _result_of(process: subprocess.Popen[str], end: float) -> tuple[dict[str, fl
 
 
 def _with_memory(rates: Mapping[str, float]) -> dict[str, float]:
-    """Rates with that of the memory: the higher one of reading and copying."""
+    """Rates with the memory rate: the higher of reading and copying."""
     found = dict(rates)
     of_memory = [found[name] for name in (READ, COPY) if name in found]
     return {MEMORY: max(of_memory), **found} if of_memory else found
 
 
 def _short_of_memory(free: int) -> str:
-    return f"{free >> 20:,} MiB of its memory are free, {_MIN_FREE >> 20:,} are needed"
+    return f"{free >> 20:,} MiB of device memory are free, {_MIN_FREE >> 20:,} are needed"
 
 
 # ---- the cache ----
@@ -384,4 +384,4 @@ def _keep(place: Path, device: _Found, measured: DeviceRoofs, say: Say) -> None:
             place / f"{device.uuid}.json", json.dumps(document, indent=1).encode()
         )
     except OSError as error:
-        say(f"the roofs cannot be kept in {place}: {error.strerror}")
+        say(f"roofs cannot be stored in {place}: {error.strerror}")

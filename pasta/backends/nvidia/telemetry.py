@@ -167,7 +167,7 @@ class NvmlSampler:
                 rates,
                 ["gpu", "memory"],
             ),
-            # the second version leaves out what the driver reserves
+            # version 2 excludes memory that the driver reserves
             _Query(
                 ["memory_used", "memory_total"],
                 [("nvmlDeviceGetMemoryInfo_v2", ())],
@@ -262,8 +262,8 @@ def _clock(type: int) -> tuple[str, tuple[Any, ...]]:
 
 
 def link_bandwidth(nvml: Any, handle: Any) -> int | None:
-    """Bandwidth in one direction of a device's active NVLinks together, or where it has none of
-    PCIe: 10^6 bytes/s. None where the driver does not give it, or a version is not known."""
+    """Bandwidth of all active NVLinks of a device in one direction, or of PCIe if there are none,
+    in 10^6 bytes/s. None if the driver does not report it, or a version is unknown."""
     versions = []
     try:
         for link in range(nvml.NVML_NVLINK_MAX_LINKS):

@@ -26,8 +26,8 @@ class RefaccSettings(Section):
         "refacc.samples",
         parse_count,
         0,
-        "one sample for every N sectors of 32 bytes that a load of global memory transfers; 0: none"
-        f", or {_DEFAULT_SECTORS} if a tool needs samples",
+        "take one sample for every N 32-byte sectors transferred by a load of global memory; "
+        f"0: none, or {_DEFAULT_SECTORS} if a tool needs samples",
         shim="refacc.samples",
     )
 

@@ -28,7 +28,7 @@ def parse_allocator(value: object) -> str:
 
 
 class JaxSettings(Section):
-    """Settings of what is recorded of JAX."""
+    """Settings for the data recorded from JAX."""
 
     follow = setting(
         "jax.follow", parse_bool, True, "follow JAX if a tool requires it", per_block=True
@@ -37,14 +37,14 @@ class JaxSettings(Section):
         "jax.arrays",
         parse_bool,
         False,
-        "record JAX's arrays as tensors: lists those that live after each execution",
+        "record JAX arrays as tensors: lists the live arrays after each execution",
     )
     allocator = setting(
         "jax.allocator",
         parse_allocator,
         "",
-        "XLA's allocator of device memory: platform allocates each buffer separately, as an object "
-        "of its own, and is slower; by default the program's choice",
+        "XLA's allocator of device memory: platform allocates each buffer separately, as an "
+        "object of its own, and is slower; default: the program's choice",
     )
 
 
@@ -91,7 +91,7 @@ class Jax(Framework):
         """Another tool that gets XLA's ranges."""
         reader = os.environ.get("NVTX_INJECTION64_PATH")
         if reader:
-            what = f"not followed: NVTX_INJECTION64_PATH names {reader}"
+            what = f"not followed: NVTX_INJECTION64_PATH is set to {reader}"
             yield Check(self.title, NOTE, what, "unset NVTX_INJECTION64_PATH")
 
     @property

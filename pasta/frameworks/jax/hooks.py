@@ -77,7 +77,7 @@ class _Arrays:
         if self._call(id(self._called)):
             atexit.register(self.stop)
         else:
-            _say("arrays of JAX are not recorded: this Python does not allow it")
+            _say("JAX arrays are not recorded: this Python does not support it")
 
     def stop(self):
         """Follows no more arrays: the interpreter may be about to end."""
@@ -96,14 +96,14 @@ class _Arrays:
             if not _is_ours(error):
                 raise
             self.stop()
-            _say("arrays of JAX are not recorded any more: %r" % (error,))
+            _say("JAX arrays are no longer recorded: %r" % (error,))
 
     def _add(self, arrays):
         live = self._live
         new = [each for each in arrays if id(each) not in live]
         for array in reversed(new):  # the newest is first
             try:
-                # those of several devices have an array of each
+                # arrays on several devices have one array per device
                 parts = array._arrays if len(array.sharding.device_set) > 1 else [array]
                 buffers = [self._buffer(each) for each in parts]
             except _NotRecorded:
@@ -162,7 +162,7 @@ _HOSTS = ("cpu",)
 
 
 def _is_ours(error):
-    """Whether an exception is of this file or JAX, not of a handler of a signal that came."""
+    """Whether an exception is from this file or JAX, not from a signal handler."""
     where = error.__traceback__
     while where.tb_next:
         where = where.tb_next

@@ -22,24 +22,28 @@ class TorchSettings(Section):
         "torch.follow", parse_bool, True, "follow PyTorch if a tool requires it", per_block=True
     )
     stacks = setting(
-        "torch.stacks", parse_bool, True, "the Python stack of every operator", per_block=True
+        "torch.stacks",
+        parse_bool,
+        True,
+        "record the Python stack of every operator",
+        per_block=True,
     )
     frames = setting(
         "torch.frames",
         parse_count,
         64,
-        "innermost frames kept of a stack",
+        "innermost frames kept of each stack",
         maximum=10_000,
         per_block=True,
     )
     modules = setting(
-        "torch.modules", parse_bool, True, "the nn.Module of every operator", per_block=True
+        "torch.modules", parse_bool, True, "record the nn.Module of every operator", per_block=True
     )
     managed = setting(
         "torch.managed",
         parse_bool,
         False,
-        "allocate the tensors of CUDA devices in managed memory",
+        "allocate tensors of CUDA devices in managed memory",
     )
     kineto = setting(
         "torch.kineto", parse_bool, True, "show PASTA's records in torch.profiler", per_block=True

@@ -53,7 +53,7 @@ def extension(torch, source, cache, include, say=lambda text: None, options=()):
                 os.makedirs(directory, exist_ok=True)
             except OSError as error:
                 why = (directory, error.strerror)
-                raise CannotBuild("the cache %s cannot be written: %s" % why) from None
+                raise CannotBuild("the cache %s is not writable: %s" % why) from None
             with _alone(directory):
                 if not os.path.exists(path):
                     _build(torch, library, sources, include, directory, path, extra, say)
@@ -123,9 +123,9 @@ def _build(torch, library, sources, include, directory, path, options, say):
     compiler = _compiler()
     python = sysconfig.get_paths()["include"]
     if not os.path.exists(os.path.join(python, "Python.h")):
-        raise CannotBuild("the headers of this Python are missing (%s/Python.h)" % python)
+        raise CannotBuild("the Python headers are missing (%s/Python.h)" % python)
     if not os.path.exists(os.path.join(library, "include", "ATen", "record_function.h")):
-        raise CannotBuild("this torch comes without headers")
+        raise CannotBuild("this torch has no headers")
     say("building %s for torch %s, once ..." % (_stem(sources[0]), torch.__version__))
     standard = "c++20" if version(torch) >= (2, 12) else "c++17"
     compile = compiler + [

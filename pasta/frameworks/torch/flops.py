@@ -45,7 +45,7 @@ def _attention(inputs: Shapes, outputs: Shapes) -> int:
 
 
 def _attention_backward(inputs: Shapes, outputs: Shapes) -> int:
-    """Gradient of the output, then as forward: five products, of which one is computed again."""
+    """Gradient of the output, then as forward: five products, one of them recomputed."""
     query, key, value = inputs[1:4]
     return 2 * prod(query[:-1]) * key[-2] * (3 * query[-1] + 2 * value[-1])
 

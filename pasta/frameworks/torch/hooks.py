@@ -161,7 +161,7 @@ class _Modules:
         more than a second ago."""
         if outermost not in self.paths:
             self.name(outermost, type(outermost).__name__)
-        if module not in self.paths:  # it is no child of another module
+        if module not in self.paths:  # it is not a child of another module
             inside = self.paths[outermost]
             self.name(module, "%s/%s" % (inside, type(module).__name__))
         for each in (outermost, module):  # a block of the program forgets names
@@ -266,7 +266,7 @@ class _Library:
 
 
 def _follow_names(torch):
-    """Follows allocations, and operators by name if one that runs here is recorded correctly."""
+    """Follows allocations, and operators by name if a test operator is recorded correctly."""
     library = _Library()
     if not library.process.pasta_framework_use(b"torch", torch.__version__.encode()):
         return
@@ -289,7 +289,7 @@ def _join_profiler(torch):
     from torch.autograd import profiler
 
     prepare = profiler._prepare_profiler
-    consequence = "torch.profiler shows nothing of PASTA's"
+    consequence = "torch.profiler does not show PASTA's records"
 
     def prepare_first(*arguments, **keywords):
         if profiler._prepare_profiler is prepare_first:
@@ -302,7 +302,7 @@ def _join_profiler(torch):
                 options.append("-I" + os.path.join(_SOURCES, "kineto", "fmt_fallback"))
             extension = _extension(torch, "kineto", consequence, options)
             if extension is not None and not extension.start():
-                _say("%s: the preloaded library is of another version" % consequence)
+                _say("%s: the preloaded library is from another version" % consequence)
         except Exception as error:
             _say("%s: %r" % (consequence, error))
         return prepare(*arguments, **keywords)
@@ -329,7 +329,7 @@ def _use_managed(torch):
         return
     memory = torch.cuda.memory
     allocator = memory.CUDAPluggableAllocator(path, "pasta_managed_alloc", "pasta_managed_free")
-    # without it torch would ignore Tensor.record_stream, and memory in use would be given out again
+    # without it torch would ignore Tensor.record_stream, and memory in use would be reused
     record = ctypes.cast(library.pasta_managed_record_stream, ctypes.c_void_p)
     allocator.allocator().set_record_stream_fn(record.value)
     memory.change_current_allocator(allocator)
@@ -348,7 +348,7 @@ def _follow(torch):
         _join_profiler(torch)
     extension = None
     if _settings["operators"]:
-        extension = _extension(torch, "hooks", "operators of torch are known by name only")
+        extension = _extension(torch, "hooks", "only the names of torch operators are recorded")
     if extension is None:
         _follow_names(torch)
         return

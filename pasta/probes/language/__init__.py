@@ -1,11 +1,11 @@
-"""The language of probes: a subset of Python, checked when a tool is loaded, and its translation.
+"""The probe language: a subset of Python, checked when a tool is loaded, and its translation.
 
 A probe computes with 64-bit signed integers that wrap around; truth values are 1 and 0.
 It consists of assignments to local names, `if`, `for … in range(constant)`, `return`, and calls
 of a map's methods. In expressions there are integers, fields of `access`, options of the tool
 (`options.NAME`), integer constants of the module, arithmetic, comparisons, `and`, `or`, `not`,
 `… if … else …`, `min`, `max`, `abs` and functions decorated with `@probe.function`. A division
-by zero gives 0; a shift count is taken modulo 64.
+by zero returns 0; a shift count is taken modulo 64.
 
 Needs only the standard library: the launcher checks tools before the program starts.
 """

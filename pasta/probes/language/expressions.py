@@ -139,7 +139,7 @@ class Expressions:
             return self._call(node)
         return self._wrong(
             node,
-            f"{shown(node)} is not in the language of probes",
+            f"{shown(node)} is not in the probe language",
             "use integers, fields of access, options, arithmetic and comparisons",
         )
 
@@ -160,7 +160,7 @@ class Expressions:
         if name in self.locals:
             if name not in self.assigned:
                 self._wrong(
-                    node, f"{name} may have no value here", "assign it before, on every way"
+                    node, f"{name} may be unassigned here", "assign it before, on every path"
                 )
             return Value(
                 ast.Name(self._renamed(name), ast.Load()),
@@ -168,7 +168,9 @@ class Expressions:
             )
         if name and name in (self.access, self.map_parameter, self.option_parameter):
             what = {self.access: "a field of it", self.map_parameter: "a method of a map"}
-            self._wrong(node, f"{name} alone is no integer", f"use {what.get(name, 'an option')}")
+            self._wrong(
+                node, f"{name} alone is not an integer", f"use {what.get(name, 'an option')}"
+            )
         try:
             value = self.source.value(name)
         except KeyError:
@@ -193,13 +195,13 @@ class Expressions:
             if base.id == self.option_parameter and self.option_parameter:
                 return self._option(node)
             if base.id == self.map_parameter and self.map_parameter:
-                self._wrong(node, f"{shown(node)} is no integer", "call a method of the map")
+                self._wrong(node, f"{shown(node)} is not an integer", "call a method of the map")
             module = self.source.function.__globals__.get(base.id)
             if isinstance(module, ModuleType) and hasattr(module, node.attr):
                 return self._literal(node, getattr(module, node.attr), shown(node))
         return self._wrong(
             node,
-            f"{shown(node)} is not in the language of probes",
+            f"{shown(node)} is not in the probe language",
             f"use fields of access: {', '.join(FIELDS)}",
         )
 
@@ -209,13 +211,13 @@ class Expressions:
             self._wrong(node, f"access has no field {name}", choose(name, FIELDS, "fields"))
         without = missing(found, self.kinds)
         if without:
-            remedy = "use @probe.shared_memory" if found.needs == "shared" else "leave it out"
+            remedy = "use @probe.shared_memory" if found.needs == "shared" else "remove it"
             self._wrong(node, f"{', '.join(without)} has no access.{name}", remedy)
         if found.lane and self.per == "warp":
             self._wrong(
                 node,
                 f"access.{name} differs between lanes, and the probe runs once per warp",
-                'leave out per="warp"',
+                'remove per="warp"',
             )
         self.fields.add(name)
         varying = found.lane and self.per == "lane"
@@ -248,13 +250,15 @@ class Expressions:
             sign = {ast.Div: "/", ast.Pow: "**", ast.MatMult: "@"}[type(operator)]
             remedy = {"/": "divide with //", "**": "multiply, or shift with <<"}
             self._wrong(
-                node, f"{sign} gives no integer", remedy.get(sign, "probes compute with integers")
+                node,
+                f"{sign} does not return an integer",
+                remedy.get(sign, "probes compute with integers"),
             )
         a, b = self._value(left), self._value(right)
         divisor = literal_of(b.node)
         if isinstance(operator, (ast.FloorDiv, ast.Mod)):
             if divisor == 0:
-                self._wrong(node, "division by zero", "divide by something else")
+                self._wrong(node, "division by zero", "use another divisor")
             if divisor is None or divisor < 0:
                 divide = (
                     integer__divide if isinstance(operator, ast.FloorDiv) else integer__remainder
@@ -275,7 +279,9 @@ class Expressions:
         for operator in node.ops:
             if not isinstance(operator, _COMPARISONS):
                 self._wrong(
-                    node, f"{shown(node)} is no comparison of integers", "use ==, !=, <, <=, >, >="
+                    node,
+                    f"{shown(node)} is not a comparison of integers",
+                    "use ==, !=, <, <=, >, >=",
                 )
         values = [self._value(each) for each in (node.left, *node.comparators)]
         first, *others = (value.integer for value in values)
@@ -292,11 +298,11 @@ class Expressions:
                 self._wrong(
                     node,
                     f"{shown(node.func)}(…) is part of an expression",
-                    f"assign it alone: name = {shown(node)}",
+                    f"assign its result first: name = {shown(node)}",
                 )
             self._gives_no_value(node)
         if node.keywords or any(isinstance(each, ast.Starred) for each in node.args):
-            self._wrong(node, f"{shown(node)}", "give plain arguments")
+            self._wrong(node, f"{shown(node)}", "use plain arguments")
         if name in ("min", "max", "abs", "int", "bool") and not self._is_global(name):
             return self._builtin(node, name)
         helper = None if name in self.locals else self.source.function.__globals__.get(name)
@@ -306,7 +312,7 @@ class Expressions:
             return self._helper_call(node, helper)
         return self._wrong(
             node,
-            f"{shown(node.func)} is not in the language of probes",
+            f"{shown(node.func)} is not in the probe language",
             "use min, max, abs or a function decorated with @probe.function",
         )
 
@@ -317,7 +323,7 @@ class Expressions:
         return bool(self.map_parameter) and called.startswith(start)
 
     def _gives_no_value(self, node: ast.Call) -> NoReturn:
-        self._wrong(node, f"{shown(node.func)}(…) gives no value", "write it as a statement")
+        self._wrong(node, f"{shown(node.func)}(…) returns no value", "write it as a statement")
 
     def _is_global(self, name: str) -> bool:
         return name in self.source.function.__globals__
@@ -326,7 +332,7 @@ class Expressions:
         values = [self._value(each) for each in node.args]
         minimum, maximum = {"min": (2, 8), "max": (2, 8)}.get(name, (1, 1))
         if not minimum <= len(values) <= maximum:
-            self._wrong(node, f"{shown(node)}", f"give {name} {minimum} to {maximum} arguments")
+            self._wrong(node, f"{shown(node)}", f"pass {name} {minimum} to {maximum} arguments")
         if name == "int":
             return joined(values[0].integer, values)
         if name == "bool":
@@ -345,7 +351,9 @@ class Expressions:
         made = self.helpers[function]
         if len(values) != len(made.args.args):
             self._wrong(
-                node, f"{shown(node)}", f"give {function.__name__} {len(made.args.args)} arguments"
+                node,
+                f"{shown(node)}",
+                (f"pass {function.__name__} {len(made.args.args)} arguments"),
             )
         call = ast.Call(ast.Name(made.name, ast.Load()), [each.integer for each in values], [])
         return joined(call, values, constant=False)
@@ -357,7 +365,7 @@ def joined(
     boolean: bool = False,
     constant: bool = True,
 ) -> Value:
-    """A value made of parts: varying if any of them is, constant if all are and `constant`."""
+    """A value from parts: varying if any part is, constant if all parts are and `constant`."""
     parts = list(parts)
     return Value(
         node,

@@ -22,7 +22,7 @@ Per = Literal["lane", "warp"]
 
 @dataclass(frozen=True)
 class Op:
-    """A map's method as a probe calls it; `uniform`: all lanes that call it give equal amounts."""
+    """A map's method as a probe calls it; `uniform`: all calling lanes pass equal amounts."""
 
     map: str
     method: str
@@ -146,7 +146,7 @@ class _Binder(ast.NodeTransformer):
         assert isinstance(node.iter, ast.Call)
         bounds = [_evaluated(each) for each in node.iter.args]
         if len(bounds) == 3 and bounds[2] == 0:
-            self._wrong(node, "the loop's step is 0", "give another step")
+            self._wrong(node, "the loop's step is 0", "use another step")
         node.iter.args = [
             ast.copy_location(ast.parse(repr(bound), mode="eval").body, node) for bound in bounds
         ]
@@ -167,8 +167,8 @@ class _Binder(ast.NodeTransformer):
             if total > MAX_ITERATIONS:
                 self._wrong(
                     node,
-                    f"the loops make more than {MAX_ITERATIONS:,} iterations",
-                    "make them shorter",
+                    f"the loops run more than {MAX_ITERATIONS:,} iterations",
+                    "reduce their bounds",
                 )
         return total
 

@@ -32,7 +32,10 @@ class Source:
             lines, first = inspect.getsourcelines(function)
         except (OSError, TypeError):
             raise ProbeError(
-                file, line, f"the source of {function.__name__} is not there", "put it in a file"
+                file,
+                line,
+                f"the source of {function.__name__} is not available",
+                "define it in a file",
             ) from None
         text = "".join(lines)
         if text[:1].isspace():  # in a class: its indentation requires a block
@@ -46,7 +49,7 @@ class Source:
                 ast.increment_lineno(node, first - 1)
                 return cls(function, file, node)
         raise ProbeError(
-            file, line, f"{function.__name__} is no plain function", "define it with def"
+            file, line, f"{function.__name__} is not a plain function", "define it with def"
         )
 
     def wrong(self, node: ast.AST, what: str, remedy: str) -> NoReturn:
@@ -75,7 +78,7 @@ def parameters_of(source: Source, known: Sequence[str], minimum: int) -> tuple[s
     plain = not (arguments.vararg or arguments.kwarg or arguments.kwonlyargs or arguments.defaults)
     for name in names:
         if "__" in name or name in BUILTINS:
-            source.wrong(source.tree, f"the parameter {name}", "give it another name")
+            source.wrong(source.tree, f"the parameter {name}", "use another name")
     if not plain or not minimum <= len(names) <= len(known):
         shown = ", ".join(known[:minimum])
         source.wrong(

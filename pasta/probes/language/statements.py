@@ -64,7 +64,7 @@ class Translator(Expressions):
         result: list[ast.stmt] = []
         for statement in statements:
             if assigned is None:
-                self._wrong(statement, "this is never reached", "remove it")
+                self._wrong(statement, "this statement is unreachable", "remove it")
             translated, assigned = self._statement(statement, assigned, place)
             result.append(placed(ast.copy_location(translated, statement), statement))
         return result, assigned
@@ -99,7 +99,7 @@ class Translator(Expressions):
             self._wrong(node, "while has no bound", "write for i in range(N) with a constant N")
         return self._wrong(
             node,
-            f"{shown(node)} is not in the language of probes",
+            f"{shown(node)} is not in the probe language",
             "use assignments, if, for … in range(N), return and calls of maps",
         )
 
@@ -142,7 +142,7 @@ class Translator(Expressions):
         loop = "write for i in range(N) with a constant N"
         call = node.iter
         if not isinstance(node.target, ast.Name):
-            self._wrong(node, "the loop's target is no local name", loop)
+            self._wrong(node, "the loop's target is not a local name", loop)
         if not _calls(call, "range") or "range" in self.locals:
             self._wrong(node, f"a loop over {shown(call)}", loop)
         assert isinstance(call, ast.Call)
@@ -166,10 +166,10 @@ class Translator(Expressions):
     def _return(self, node: ast.Return) -> ast.stmt:
         if self.is_helper:
             if node.value is None:
-                self._wrong(node, "the function returns nothing", "return an integer")
+                self._wrong(node, "the function returns no value", "return an integer")
             return ast.Return(self._value(node.value).integer)
         if node.value is not None and not _is_none(node.value):
-            self._wrong(node, "a probe returns nothing", "write return alone")
+            self._wrong(node, "a probe cannot return a value", "write return alone")
         return ast.Return(None)
 
     def _map_call(self, node: ast.expr, *, assigned: bool = False) -> ast.expr:
@@ -181,7 +181,11 @@ class Translator(Expressions):
         if method.takes_access:
             if not self._is_access_alone(node):
                 signature = _signature(f"{self.map_parameter}.{name}", method)
-                self._wrong(node, f"{shown(node)} does not get access alone", f"write {signature}")
+                self._wrong(
+                    node,
+                    f"{shown(node)} must take access as its only argument",
+                    f"write {signature}",
+                )
             values = [self._field(node, each.name) for each in method.parameters]
         else:
             values = self._arguments(node, name, method)
@@ -208,7 +212,7 @@ class Translator(Expressions):
             and self.maps is not None
         ):
             if self.is_helper:
-                call = "call maps in the probe itself"
+                call = "call maps from the probe itself"
             self._wrong(node, f"{shown(node.func)}(…) has no effect", call)
         name = called.value.attr
         if name not in self.maps:
@@ -241,7 +245,7 @@ class Translator(Expressions):
             found = [each for each in parameters if keyword.arg in (each.name, each.alias)]
             if not keyword.arg or not found or found[0].name in given:
                 self._wrong(
-                    node, f"{name} takes no {keyword.arg or '**'} here", f"write {signature}"
+                    node, f"{name} does not take {keyword.arg or '**'} here", f"write {signature}"
                 )
             given[found[0].name] = keyword.value
         values = []
@@ -254,7 +258,7 @@ class Translator(Expressions):
             else:
                 self._wrong(node, f"{name} needs {parameter.name}", f"write {signature}")
         if len(method.amounts) > 1 and not any(each in given for each in method.amounts):
-            self._wrong(node, f"nothing is added to {name}", f"write {signature}")
+            self._wrong(node, f"{name} has no amount to add", f"write {signature}")
         return values
 
     def _argument(self, node: ast.expr, parameter: Parameter) -> Value:
@@ -263,7 +267,7 @@ class Translator(Expressions):
             self._wrong(
                 node,
                 f"{parameter.name} is {shown(node)}",
-                f"give {self.access or 'access'}.{parameter.name}",
+                f"pass {self.access or 'access'}.{parameter.name}",
             )
         if (
             parameter.amount
@@ -291,7 +295,7 @@ class Translator(Expressions):
         body, after = inner.function_body()
         if after is not None:
             source.wrong(
-                source.tree, f"{source.tree.name} may return nothing", "end it with return"
+                source.tree, f"{source.tree.name} may return no value", "end it with return"
             )
         self.divides |= inner.divides
         name = f"function__{len(self.helpers)}_{source.tree.name}"

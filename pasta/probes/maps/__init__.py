@@ -1,9 +1,9 @@
-"""Maps: the state of probes, declared in a tool's class and filled by executors.
+"""Maps: the state of probes, declared in a tool's class and written by executors.
 
-A file has all parts of one type of map. The declaration (`Counter`, `Histogram`, …) is checked when
+Each file has all parts of one map type. The declaration (`Counter`, `Histogram`, …) is checked when
 the class is defined. The specification is the map with the options of a tool instance: its
 placement on devices and its operation on the CPU. The accumulator is the attribute of a tool
-instance: it adds up the counts of executors and gives `rows()`.
+instance: it adds up the counts of executors and provides `rows()`.
 """
 
 from pasta.probes.maps.base import Map, accumulators_of

@@ -45,7 +45,7 @@ class Map(Member, Generic[A]):
 
     def __set_name__(self, owner: type, name: str) -> None:
         if "__" in name or name.startswith("_"):
-            raise self._wrong(f"the map name {name}", "give it one without __ or a leading _")
+            raise self._wrong(f"the map name {name}", "use one without __ or a leading _")
         self.name = name
 
     @overload
@@ -59,7 +59,7 @@ class Map(Member, Generic[A]):
         return found
 
     def __set__(self, tool: object, value: object) -> None:
-        raise AttributeError(f"map {self.name} is filled by probes")
+        raise AttributeError(f"only probes write to the map {self.name}")
 
     def attach(self, tool: Owner) -> None:
         """Create the accumulator of a new instance. Raises ToolError."""
@@ -88,15 +88,15 @@ class Map(Member, Generic[A]):
         """A checked number, or the option with its value."""
         if isinstance(value, Option):
             if value.kind not in ("int", "bytes"):
-                raise self._wrong(f"{what} = option {value.name}", "give an int or bytes option")
+                raise self._wrong(f"{what} = option {value.name}", "use an int or bytes option")
             return value
         if isinstance(value, str):
             try:
                 value = int(Option(value, "", None, "bytes", None).default)
             except ValueError:
-                raise self._wrong(f'{what} = "{value}"', 'give a size such as "4KiB"') from None
+                raise self._wrong(f'{what} = "{value}"', 'use a size such as "4KiB"') from None
         if isinstance(value, bool) or not isinstance(value, int):
-            raise self._wrong(f"{what} = {value!r}", "give an integer")
+            raise self._wrong(f"{what} = {value!r}", "use an integer")
         if value < low or (high is not None and value > high):
             raise self._wrong(f"{what} = {value}", _between(low, high))
         return value
@@ -125,9 +125,9 @@ class Map(Member, Generic[A]):
             else:
                 fits = index and isinstance(part, int) and not isinstance(part, bool)
             if not fits:
-                raise self._wrong(f"by {part!r}", f"give {', '.join(names)}")
+                raise self._wrong(f"by {part!r}", f"use {', '.join(names)}")
         if len(set(parts)) < len(parts):
-            raise self._wrong(f"by {parts!r}", "give each part once")
+            raise self._wrong(f"by {parts!r}", "use each part once")
         return parts
 
 
@@ -150,16 +150,16 @@ def checked_fields(owner: Map[Any], fields: tuple[str, ...] | str) -> tuple[str,
     reserved = {*IMPLICIT, *KEYS, "index", "bin", "window", "amount", "shape"}
     for name in fields:
         if not isinstance(name, str) or not name.isidentifier() or "__" in name:
-            raise owner._wrong(f"field {name!r}", "give an identifier")
+            raise owner._wrong(f"field {name!r}", "use an identifier")
         if name in reserved:
-            raise owner._wrong(f"field {name!r}", "give it another name: a column has this one")
+            raise owner._wrong(f"field {name!r}", "use another name: a column already has this one")
     if not fields or len(set(fields)) < len(fields):
-        raise owner._wrong(f"fields {fields!r}", "give distinct names")
+        raise owner._wrong(f"fields {fields!r}", "use distinct names")
     return fields
 
 
 def _between(low: int, high: int | None) -> str:
-    return f"give at least {low}" + (f" and at most {high}" if high is not None else "")
+    return f"use at least {low}" + (f" and at most {high}" if high is not None else "")
 
 
 def _caller() -> tuple[str, int]:

@@ -176,9 +176,9 @@ class BitmapAccumulator(Accumulator):
 class Bitmap(Map[BitmapAccumulator]):
     """Unique bytes: `maps.m.touch(access)`.
 
-    `by` is (), "launch", "object" or ("launch", "object"). Touched bytes count in whole granules,
-    the last of which ends with the object. `rows()` has the fields `bytes` and `unknown`, the
-    number of touches outside of live objects.
+    `by` is (), "launch", "object" or ("launch", "object"). Touched bytes are counted in whole
+    granules; the last granule ends with the object. `rows()` has the fields `bytes` and `unknown`,
+    the number of touches outside live objects.
     """
 
     storage = BitmapAccumulator

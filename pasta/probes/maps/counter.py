@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from pasta.probes.accumulators import Columns
 
-#: Keys that a call gives together with others.
+#: Keys that are allowed together with others.
 _TOGETHER = ({"pc", "index"}, {"object", "pc"})
 #: Rows that are added before those beyond the capacity are dropped.
 _SLACK = 1 << 20
@@ -71,8 +71,8 @@ class PairAccumulator(Accumulator):
     """Sums by object and instruction: the `capacity` smallest keys; `other`: amounts (of the first
     field) of the rest.
 
-    Which rows are kept does not depend on the order of deliveries: a key that is dropped has
-    `capacity` smaller ones. By launch, they are those of the first launches.
+    The kept rows do not depend on the order of deliveries: a dropped key has `capacity` smaller
+    keys. By launch, the first launches are kept.
     """
 
     spec: CounterSpec
@@ -88,7 +88,7 @@ class PairAccumulator(Accumulator):
             self._trim()
 
     def _trim(self) -> None:
-        """Drop rows beyond the capacity, and add up their amounts."""
+        """Drop rows beyond the capacity, and sum their amounts."""
         rows, most = self._sums.rows(), self.spec.capacity
         if len(rows) > most:
             self.other += sum(rows[self.spec.fields[0]][most:].tolist())
@@ -100,7 +100,7 @@ class PairAccumulator(Accumulator):
         if not self.other:
             return []
         field = "" if len(self.spec.fields) == 1 else f" ({self.spec.fields[0]})"
-        return [f"{self.other:,} of {self.spec.name}{field} had no room"]
+        return [f"{self.other:,} of {self.spec.name}{field} did not fit"]
 
     def _stored(self) -> NDArray[Any]:
         """The rows without keys beyond the capacity."""
@@ -112,10 +112,10 @@ class Counter(Map[Accumulator]):
     """Sums: `maps.n.add(*keys, amount=1)`, with several fields `maps.n.add(*keys, reads=1, …)`.
 
     `by` is any of "launch", "kernel" (the current ones) and at most one of "object", "pc",
-    "block", "sm" and an int N (an index below N); "pc" goes together with N or "object". Keys that
-    the call gives are in the order of `by`. Of blocks, the last of `blocks` rows collects the rest.
-    By object and pc, a GPU counts `pairs` of both in each launch, and `capacity` rows are kept;
-    what exceeds them is reported. So does it with instructions, by pc and launch.
+    "block", "sm" and an int N (an index below N); "pc" may be combined with N or "object". Calls
+    pass keys in the order of `by`. The last of `blocks` rows collects all further blocks. By object
+    and pc, a GPU counts `pairs` of both in each launch, and `capacity` rows are kept; the excess is
+    reported. The same limits apply to instructions, by pc and launch.
     """
 
     def __init__(
@@ -135,7 +135,7 @@ class Counter(Map[Accumulator]):
         if len(given) > 1 and (pair not in _TOGETHER or len(given) > 2):
             raise self._wrong(
                 f"by {parts!r}",
-                'give at most one of "object", "pc", "block", "sm", N, or "pc" with N or "object"',
+                ('use at most one of "object", "pc", "block", "sm", N, or "pc" with N or "object"'),
             )
         self.by = tuple("index" if isinstance(part, int) else part for part in parts)
         self.fields = checked_fields(self, fields)

@@ -78,8 +78,8 @@ class HistogramAccumulator(Accumulator):
 class Histogram(Map[HistogramAccumulator]):
     """Sums per bin of each object: `maps.heat.add(access.object, access.offset, amount=1)`.
 
-    `by` is "object", with "launch" or "kernel" or both; `bin` is in bytes. Accesses to no object
-    count in bin 0 of object -1. With `window=N` there is a column `window`: launches, in order,
+    `by` is "object", with "launch" or "kernel" or both; `bin` is in bytes. Accesses outside objects
+    count in bin 0 of object -1. With `window=N` there is a column `window`: consecutive launches
     that together added N; 0: none.
     """
 
@@ -89,7 +89,7 @@ class Histogram(Map[HistogramAccumulator]):
         super().__init__()
         parts = self._checked_by(by, [*IMPLICIT, "object"])
         if "object" not in parts:
-            raise self._wrong(f"by {by!r}", 'give "object", alone or with "launch" or "kernel"')
+            raise self._wrong(f"by {by!r}", 'use "object", alone or with "launch" or "kernel"')
         self.by = tuple(str(part) for part in parts)
         self.bin = self._number(bin, "bin")
         self.window = None if window is None else self._number(window, "window")

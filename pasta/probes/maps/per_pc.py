@@ -22,7 +22,7 @@ class PerPC(Map[Accumulator]):
     def __init__(self, *fields: str, bins: Number | None = None, pairs: Number = 512) -> None:
         super().__init__()
         if fields and bins is not None:
-            raise self._wrong("bins with fields", "give one of them")
+            raise self._wrong("bins with fields", "use one of them")
         self.by = ("pc",)
         self.fields = checked_fields(self, fields or ("count",))
         self.bins = None if bins is None else self._number(bins, "bins", high=MAX_INDEX)

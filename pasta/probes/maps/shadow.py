@@ -74,7 +74,7 @@ def {table.name}__exchange(env, address, value):
 
 
 class ShadowAccumulator(Accumulator):
-    """What a shadow lost; its values stay where probes run."""
+    """Exchanges that a shadow lost; its values stay where probes run."""
 
     spec: ShadowSpec
 
@@ -89,12 +89,12 @@ class ShadowAccumulator(Accumulator):
 
     def losses(self) -> list[str]:
         """Exchanges without a granule, for the summary of the tool's result."""
-        return [f"{self.lost:,} of {self.spec.name} had no room"] if self.lost else []
+        return [f"{self.lost:,} of {self.spec.name} did not fit"] if self.lost else []
 
     def rows(self) -> NDArray[Any]:
         """Raises ToolError: probes read the values."""
         raise ToolError(
-            f"the values of the map {self.spec.name} are only for probes",
+            f"the values of the map {self.spec.name} are available only to probes",
             remedy="count what exchange returns in another map",
         )
 
@@ -105,10 +105,10 @@ class ShadowAccumulator(Accumulator):
 
 class Shadow(Map[ShadowAccumulator]):
     """A value for each granule of memory: `previous = maps.m.exchange(access.address, value)`
-    stores a value and returns the one before, 0 for the first.
+    stores a value and returns the previous one, 0 at first.
 
-    The first `capacity` granules of `granularity` bytes, a power of two, have values; exchanges
-    of others return 0 and are counted as lost. Any number can take the place of an address.
+    The first `capacity` granules of `granularity` bytes, a power of two, have values. Exchanges of
+    others return 0 and are counted as lost. Any integer can be used as an address.
     """
 
     storage = ShadowAccumulator
@@ -125,7 +125,7 @@ class Shadow(Map[ShadowAccumulator]):
         if granularity & (granularity - 1):
             raise ToolError(
                 f"the map {self.name} has granules of {granularity} bytes",
-                remedy="give a power of two",
+                remedy="use a power of two",
             )
         return self._spec(
             ShadowSpec,

@@ -69,7 +69,7 @@ class TopKAccumulator(Accumulator):
 
     def losses(self) -> list[str]:
         """Amounts of keys beyond the capacity, for the summary of the tool's result."""
-        return [f"{self.other:,} of {self.spec.name} had no room"] if self.other else []
+        return [f"{self.other:,} of {self.spec.name} did not fit"] if self.other else []
 
     def rows(self) -> NDArray[Any]:
         """Columns `key` and `count` (uint64), the largest count first, at most `k` rows."""

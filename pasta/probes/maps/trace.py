@@ -55,7 +55,7 @@ class TraceAccumulator(Accumulator):
     def rows(self) -> NDArray[Any]:
         """Raises ToolError, as no rows are stored."""
         raise ToolError(
-            f"the map {self.spec.name} keeps nothing", remedy="take its accesses in on_accesses"
+            f"the map {self.spec.name} stores nothing", remedy="handle its accesses in on_accesses"
         )
 
     def total(self, field: str | None = None) -> int:

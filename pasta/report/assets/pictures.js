@@ -205,7 +205,7 @@ const picturesWith = ({ make, formatted, grouped, shortened, series, seriesCount
     const tops = compute.length ? compute.map((roof) => roof.rate) : memory.map((roof) => roof.rate * 10 ** x1);
     const [y0, y1] = decades([...points.map((each) => each.y), ...tops]);
     const most = Math.max(...points.map((each) => each.time), 1);
-    const readout = make("p", { className: "readout", role: "status" }, "Point at a mark; its area is its device time");
+    const readout = make("p", { className: "readout", role: "status" }, "Point at a mark; its area is proportional to device time");
     const canvas = draw("svg", { class: "roofline", role: "img", "aria-label": `${block.title}: values in the table below` });
 
     function paint() {
@@ -313,7 +313,7 @@ const picturesWith = ({ make, formatted, grouped, shortened, series, seriesCount
     const texts = values(of.text, block.rows);
     const table = make("table", {}, make("tbody"));
     const choice = make("select", {}, ...block.measures.map((each, at) => make("option", { value: at }, each.label)));
-    choice.setAttribute("aria-label", "What the bars are");
+    choice.setAttribute("aria-label", "Measure of the bars");
     const code = make("input", { type: "checkbox" });
     const body = table.tBodies[0];
     const instructions = (number) => {

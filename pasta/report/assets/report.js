@@ -307,7 +307,7 @@
         button.addEventListener("click", () => this.turn(where()));
         return button;
       };
-      this.back = [step("«", "First page", () => 0), step("‹", "Page before", () => this.page - 1)];
+      this.back = [step("«", "First page", () => 0), step("‹", "Previous page", () => this.page - 1)];
       this.on = [
         step("›", "Next page", () => this.page + 1),
         step("»", "Last page", () => this.pages - 1),
@@ -316,7 +316,7 @@
         make("option", { value: size }, `${size} rows`),
       );
       this.sizes = make("select", {}, ...sizes);
-      this.sizes.setAttribute("aria-label", "Rows of a page");
+      this.sizes.setAttribute("aria-label", "Rows per page");
       this.sizes.addEventListener("change", () => {
         this.size = Number(this.sizes.value);
         this.turn(0);
@@ -339,7 +339,7 @@
       this.table.setAttribute("aria-label", this.title);
       const scroll = make("div", { className: "scroll", tabIndex: 0, role: "region" }, this.table);
       scroll.setAttribute("aria-label", this.title);
-      this.none = make("p", { className: "none" }, "No row has this.");
+      this.none = make("p", { className: "none" }, "No matching rows.");
       this.host.replaceChildren(controls, scroll, this.none);
     }
 
@@ -751,7 +751,7 @@
     let most = 1;
     for (let row = 0; row < block.rows; row++) most = Math.max(most, Number(column.value(row) ?? 0));
     const share = (value) => Math.log1p(value) / Math.log1p(most);
-    const readout = make("p", { className: "readout", role: "status" }, "Point at a strip, or walk in it with the arrow keys");
+    const readout = make("p", { className: "readout", role: "status" }, "Point at a strip, or move with the arrow keys");
     const grid = make("div", { className: "heat" });
     let begin = 0;
     for (const strip of block.strips) {
@@ -799,7 +799,7 @@
       grid.append(make("span", { className: "label", title: strip.label }, shortened(strip.label)), canvas);
     }
     const scale = make("canvas", { width: 128, height: 1, role: "img" });
-    scale.setAttribute("aria-label", "Scale of colours, logarithmic");
+    scale.setAttribute("aria-label", "Colour scale, logarithmic");
     const pen = scale.getContext("2d");
     for (let point = 0; point < 128; point++) {
       pen.fillStyle = `rgb(${heatColour(point / 127)})`;
@@ -829,7 +829,7 @@
 
     build() {
       this.choice = make("select", {}, ...this.weights.map((weight, at) => make("option", { value: at }, weight.label)));
-      this.choice.setAttribute("aria-label", "What the widths are");
+      this.choice.setAttribute("aria-label", "Measure of the widths");
       this.choice.addEventListener("change", () => this.weigh(this.weights[Number(this.choice.value)]));
       this.out = make("button", { type: "button" }, "Zoom out");
       this.out.addEventListener("click", () => this.zoom(0));
@@ -847,7 +847,7 @@
       );
       this.readout = make("p", { className: "readout", role: "status" });
       this.box = make("div", { className: "flame", role: "group" });
-      this.box.setAttribute("aria-label", "Flame graph; arrow keys walk, Enter zooms, Escape zooms out");
+      this.box.setAttribute("aria-label", "Flame graph; arrow keys move, Enter zooms, Escape zooms out");
       this.box.addEventListener("keydown", (event) => this.walk(event));
       const controls = make("div", { className: "controls" }, this.choice, this.out, make("span", { className: "grow" }), legend);
       this.host.replaceChildren(controls, this.box, this.readout);

@@ -215,7 +215,7 @@ const timelineWith = ({ make, colour, formatted, grouped, shortened, TableView, 
       };
       this.matches = make("span", { role: "status" });
       this.steps = [
-        button("‹", "Match before", () => this.step(-1)),
+        button("‹", "Previous match", () => this.step(-1)),
         button("›", "Next match", () => this.step(1)),
       ];
       const zooms = [
@@ -315,7 +315,7 @@ const timelineWith = ({ make, colour, formatted, grouped, shortened, TableView, 
           sample.style.background = this.css(this.colours[own < 0 ? kinds.indexOf(kind) : own]);
           return make("span", {}, sample, KINDS[kind]);
         }),
-        make("span", {}, "colours of the overview where it names them"),
+        make("span", {}, "colours as in the overview"),
       );
       if (this.pixels) this.picture(); // at once: a printer does not wait
     }
@@ -983,7 +983,7 @@ const timelineWith = ({ make, colour, formatted, grouped, shortened, TableView, 
         column("kind", "what", "text", null, codes.map((code) => kindAt[kinds[code]])),
         column("own", "own time", "int", "ns", codes.map((code) => Math.round(own[code]))),
         column("share", `of ${what}`, "float", "share", codes.map((code) => own[code] / (to - from))),
-        column("time", "with calls inside", "int", "ns", codes.map((code) => Math.round(times[code]))),
+        column("time", "including calls", "int", "ns", codes.map((code) => Math.round(times[code]))),
         column("count", "count", "int", null, codes.map((code) => counts[code])),
         column("mean", "mean", "int", "ns", codes.map((code) => Math.round(times[code] / counts[code]))),
       ];

@@ -47,7 +47,7 @@ class Export(ABC):
         """Attribute of the option in parsed arguments."""
         return self.name.replace("-", "_")
 
-    #: Whether `Request.weight` makes a difference.
+    #: Whether the export uses `Request.weight`.
     weighted: ClassVar[bool] = False
 
     @abstractmethod

@@ -39,7 +39,7 @@ class MemorySnapshot(FileExport):
     """A memory snapshot of PyTorch."""
 
     name = "memory-snapshot"
-    help = "write allocations of PyTorch as its memory snapshot, for pytorch.org/memory_viz"
+    help = "write PyTorch allocations as a memory snapshot, for pytorch.org/memory_viz"
 
     def writer(self, request: Request) -> Callable[[BinaryIO], object]:
         """Returns a function that writes the snapshot. Raises RunError without allocations."""
@@ -251,8 +251,8 @@ def _write(run: RunDirectory, file: BinaryIO) -> None:
         raise RunError(f"{run.path}: cannot be converted to a snapshot ({why})") from error
     if not snapshot.blocks:
         raise RunError(
-            f"{run.path}: no allocations of a framework were recorded",
-            remedy="record the run with a tool that follows them: pasta-preload -c torch",
+            f"{run.path}: no framework allocations were recorded",
+            remedy="record the run with a tool that needs them: pasta-preload -c torch",
         )
     pickle.dump(document, file, protocol=4)
 

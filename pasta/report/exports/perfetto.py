@@ -49,7 +49,7 @@ def _make(run: RunDirectory, compressed: bool, file: BinaryIO) -> None:
     if not parts(run.events):
         raise RunError(
             f"{run.path}: no events were recorded",
-            remedy="record the run again, with run.events on",
+            remedy="record the run again with run.events on",
         )
     strings, head = Strings(), TraceHead()
     try:

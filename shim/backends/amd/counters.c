@@ -73,7 +73,7 @@ static void say_unknown(const wanted *w, const char *device) {
             known = name && strlen(name) == length && !strncmp(at, name, length);
         }
         if (!known && length)
-            pasta_say("amd.counters: %s has no counter %.*s; `pasta doctor --counters` lists those that it has", device,
+            pasta_say("amd.counters: %s has no counter %.*s; `pasta doctor --counters` lists the counters that it has", device,
                       (int)length, at);
         at = comma ? comma + 1 : NULL;
     }
@@ -170,7 +170,7 @@ void pasta_amd_count_launches(void) {
     const char *names = pasta_config("amd.counters");
     uint64_t context = 0;
     if (!names || !*names) return;
-    if (!pasta_amd_new_layout()) { /* headers give a value another size in 0.5; 0.6 was never seen */
+    if (!pasta_amd_new_layout()) { /* values have another size in the headers of 0.5; headers of 0.6 were not available */
         pasta_say("counters are not recorded: they need rocprofiler-sdk 1.0 (ROCm 7) or newer");
         return;
     }

@@ -162,7 +162,7 @@ static void unload(uint64_t id) {
     pthread_mutex_unlock(&loading);
 }
 
-/* The SDK reports the unload of an object before that of its kernels. */
+/* The SDK reports the unload of an object before the unloads of its kernels. */
 static void on_unload(uint64_t code_object) {
     uint64_t value;
     pasta_amd_take(&bases, code_object, &value);
@@ -244,7 +244,7 @@ typedef struct followed {
 
 static followed near[NEAR], far[FAR];
 static pasta_amd_odd crowded = {.what = "dispatches dropped before they completed, as too many were open"};
-static pasta_amd_odd strange = {.what = "completions of unknown dispatches"};
+static pasta_amd_odd unknown_dispatches = {.what = "completions of unknown dispatches"};
 static pasta_amd_odd timeless = {.what = "completions without times"};
 
 /* The k-th candidate entry: first those in the near table. */
@@ -252,7 +252,7 @@ static followed *place_for(uint64_t dispatch, uint32_t k) {
     return k < MAX_PROBES ? &near[(dispatch + k) % NEAR] : &far[(dispatch + k - MAX_PROBES) % FAR];
 }
 
-/* Takes an entry: a free one, else that of the oldest dispatch.  NULL: another thread took it. */
+/* Takes a free entry, else the entry of the oldest dispatch.  NULL: another thread took it. */
 static followed *take_place(uint64_t dispatch) {
     followed *to = NULL;
     uint64_t oldest = TAKEN;
@@ -377,7 +377,7 @@ static void submit(const pasta_amd_record *r, const pasta_amd_dispatch *d) {
         e = PASTA_BEGIN(kernel_launch, f.at.device, f.at.context, f.stream);
     }
     f.hidden = !e; /* likewise if its begin was not recorded */
-    /* before it is published: its completion may come at once */
+    /* before it is published: its completion may arrive at once */
     follow(d->info.dispatch, &f);
     if (PASTA_UNLIKELY(numbers != NULL) && e) number(d->info.dispatch, f.ordinal);
     uint32_t turn = here.next++ % MAX_OPEN;
@@ -423,7 +423,7 @@ static void on_complete(const pasta_amd_record *r, const pasta_amd_operation *op
     if (!INFO_HAS(d, dispatch)) return;
     followed *place = find(d->info.dispatch);
     if (PASTA_UNLIKELY(!place)) {
-        pasta_amd_count(&strange, d->info.dispatch);
+        pasta_amd_count(&unknown_dispatches, d->info.dispatch);
         return;
     }
     followed f = *place;

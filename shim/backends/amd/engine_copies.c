@@ -1,4 +1,4 @@
-/* What copy engines do: copies without a HIP call, and device times of all.
+/* Copy engines: copies without a HIP call, and device times of all copies.
  *
  * A copy of the SDK begins on the thread that submits it and ends on one of the SDK's, with its times.  Inside a HIP
  * copy or set it is a part of that, whose record is published when the call has succeeded: a part may end before.
@@ -7,7 +7,7 @@
 
 /* ---- copies that have not ended, or whose record is not published yet ---- */
 
-enum { RECORDED = 1, ENDED = 2 }; /* steps; what takes the last one publishes the times */
+enum { RECORDED = 1, ENDED = 2 }; /* steps; the last one publishes the times */
 
 typedef struct work {
     uint64_t correlation; /* 0: its copy or set was not recorded */

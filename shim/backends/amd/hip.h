@@ -11,7 +11,7 @@ enum { /* flags of a row */
     PASTA_HIP_DEFAULT_STREAM = 4, /* it works in that */
     PASTA_HIP_ALWAYS = 8,         /* `exit` whether it succeeded or not */
     PASTA_HIP_DESCRIBED = 16,     /* the stream is in a hip_launch_description that an argument points to */
-    PASTA_HIP_CONFIGURED = 32,    /* the stream is that of the thread's last hipConfigureCall */
+    PASTA_HIP_CONFIGURED = 32,    /* the stream is from the thread's last hipConfigureCall */
 };
 
 typedef struct pasta_hip_frame pasta_hip_frame;
@@ -24,7 +24,7 @@ typedef struct pasta_hip_call {
     uint8_t category; /* pasta_amd_category */
     uint8_t stream;  /* the argument */
     uint8_t flags;   /* PASTA_HIP_* */
-    uint8_t memory;  /* PASTA_MEMORY_*, of what it allocates */
+    uint8_t memory;  /* PASTA_MEMORY_* of the allocation */
     uint8_t kind;    /* of a copy: the argument, or */
     int8_t fixed;    /* … its constant kind */
     uint8_t element; /* of a set: bytes */

@@ -116,7 +116,7 @@ void pasta_hip_on_reset(pasta_hip_frame *f, const void *arguments) {
     pasta_amd_freed_on(pasta_hip_device());
 }
 
-/* A reserved range has no memory, and is not kept: its end gives its size. */
+/* A reserved range has no memory and is not kept: its release reports its size. */
 static void reserved(pasta_hip_frame *f, bool made, uint64_t address, uint64_t bytes) {
     pasta_amd_place at = f->on;
     pasta_memory *e = made ? PASTA_BEGIN_AS(memory_alloc, memory, at.device, at.context, PASTA_NO_STREAM)

@@ -75,14 +75,14 @@ static bool read_clock(void) {
 /* ---- callbacks ---- */
 
 enum { OPERATIONS = 1024 };
-typedef enum use { DEVICE, ANNOTATION, NOTHING } use; /* what a callback shows to be in use */
+typedef enum use { DEVICE, ANNOTATION, NOTHING } use; /* runtimes seen in callbacks */
 
 typedef struct kind {
     const char *name;
     const pasta_amd_table *table;
     use use;
     bool whole; /* all of its operations are subscribed */
-    int32_t number; /* 0: this SDK has none of that name */
+    int32_t number; /* 0: this SDK has no operation of that name */
     const pasta_amd_operation *by_number[OPERATIONS];
 } kind;
 
@@ -159,7 +159,7 @@ static bool matches(const char *pattern, const char *name) {
     return pattern[length - 1] == '*' ? !strncmp(pattern, name, length - 1) : !strcmp(pattern, name);
 }
 
-/* The last row that matches: rows with patterns come before those with names. */
+/* The last row that matches: rows with patterns precede rows with names. */
 static const pasta_amd_operation *row_for(const pasta_amd_table *table, const char *name) {
     const pasta_amd_operation *found = NULL;
     for (size_t i = 0; i < table->count; i++) {
@@ -211,7 +211,7 @@ static bool set_up(void) {
     int valid = 0;
     if (!SUCCEEDED(context_is_valid, context, &valid)) return false;
     if (!valid) {
-        pasta_say("ROCm is not recorded: the SDK says that the context is not valid; see `pasta doctor`");
+        pasta_say("ROCm is not recorded: the SDK reports an invalid context; see `pasta doctor`");
         return false;
     }
     if (!SUCCEEDED(start_context, context)) return false;
@@ -223,7 +223,7 @@ static bool set_up(void) {
 static int initialize(void (*finalize)(void), void *user) {
     (void)finalize, (void)user;
     int saved = errno;
-    pasta_amd_set_recording(true); /* callbacks may come before the start returns */
+    pasta_amd_set_recording(true); /* callbacks may arrive before the start returns */
     bool done = set_up();
     pasta_amd_set_recording(done);
     errno = saved;
@@ -252,7 +252,7 @@ static pasta_amd_tool *configure(uint32_t version, const char *text, void *clien
     uint32_t major = version / 10000, minor = version / 100 % 100;
     snprintf(version_text, sizeof version_text, "%u.%u.%u", major, minor, version % 100);
     if (major != 1 && !(major == 0 && (minor == 5 || minor == 6))) {
-        pasta_say("ROCm is not recorded: PASTA knows rocprofiler-sdk 0.5 (ROCm 6.3), 0.6 (ROCm 6.4) and 1.x (ROCm 7), "
+        pasta_say("ROCm is not recorded: PASTA supports rocprofiler-sdk 0.5 (ROCm 6.3), 0.6 (ROCm 6.4) and 1.x (ROCm 7), "
                   "this is %s; use a newer PASTA or another ROCm", version_text);
         return NULL;
     }

@@ -40,7 +40,7 @@ enum {
     PASTA_AMD_NONE = 0, /* phases */
     PASTA_AMD_ENTER = 1,
     PASTA_AMD_EXIT = 2,
-    PASTA_AMD_STORED_FILE = 1, /* where a code object comes from */
+    PASTA_AMD_STORED_FILE = 1, /* origin of a code object */
     PASTA_AMD_STORED_MEMORY = 2,
     PASTA_AMD_SCRATCH_ALTERNATE = 2, /* flag of scratch memory: the queue's second area */
 };
@@ -76,7 +76,7 @@ typedef struct pasta_amd_agent {
     uint32_t visibility; /* 0.5: padding */
 } pasta_amd_agent;
 
-/* ---- what a callback gets, by value ---- */
+/* ---- arguments of callbacks, by value ---- */
 
 typedef struct pasta_amd_record_0_5 {
     uint64_t context, thread, correlation, external;
@@ -90,7 +90,7 @@ typedef struct pasta_amd_record_1 {
     const void *payload;
 } pasta_amd_record_1;
 
-/* Whether a payload has the field, by the size that it says. */
+/* Whether a payload has the field, by its stated size. */
 #define PASTA_AMD_HAS(payload, field) \
     ((payload)->bytes >= offsetof(__typeof__(*(payload)), field) + sizeof (payload)->field)
 

@@ -1,4 +1,4 @@
-/* PC samples, if `amd.pc_sampling` gives an interval.
+/* PC samples, if `amd.pc_sampling` sets an interval.
  *
  * The SDK fills a buffer for each device and delivers it on a separate thread; equal samples become one
  * record.
@@ -23,7 +23,7 @@ static int16_t buffer_count;
 
 static bool succeeded(int32_t status, const char *what) {
     if (status != 0)
-        pasta_say("PC samples are not recorded: %s failed with %d (%s); the SDK may want "
+        pasta_say("PC samples are not recorded: %s failed with %d (%s); the SDK may need "
                   "ROCPROFILER_PC_SAMPLING_BETA_ENABLED=1 in the environment",
                   what, status, pasta_amd_status(status));
     return status == 0;
@@ -53,7 +53,7 @@ static bool read_interval(const char *text, interval *i) {
         *i = (interval){length * units[u].factor, units[u].unit, 0};
         return true;
     }
-    pasta_say("amd.pc_sampling=%s is no interval: give a number and us, ms, cycles or instructions, as 100us", text);
+    pasta_say("amd.pc_sampling=%s is not an interval: use a number and us, ms, cycles or instructions, such as 100us", text);
     return false;
 }
 
@@ -67,7 +67,7 @@ static int32_t on_samplings(const pasta_amd_sampling *offered, size_t count, voi
 
 /* ---- samples ---- */
 
-/* Stall reasons by their numbers in 1.x (pc_sampling.h); the first is that of issued instructions. */
+/* Stall reasons by their numbers in 1.x (pc_sampling.h); the first is for issued instructions. */
 static const char *const reasons[] = {
     "none", "no instruction there", "dependency on the ALU", "s_waitcnt", "internal instruction", "barrier",
     "arbiter chose another", "execution stalled", "other wait", "sleep",
@@ -157,7 +157,7 @@ static void sample_device(uint64_t context, int16_t device, uint64_t agent, cons
     uint64_t buffer = 0;
     if (!succeeded(sdk.each_sampling(agent, on_samplings, &i), "the list of sampling methods")) return;
     if (!i.method) {
-        pasta_say("PC samples of %s are not recorded: it does not offer amd.pc_sampling=%s", name ? name : "a device",
+        pasta_say("PC samples of %s are not recorded: it does not support amd.pc_sampling=%s", name ? name : "a device",
                   pasta_config("amd.pc_sampling"));
         return;
     }

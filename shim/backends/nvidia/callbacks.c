@@ -85,7 +85,7 @@ static void on_launch(uint32_t id, const pasta_nv_launch *l) {
 
 static void on_copy(const pasta_nv_memcpy *c, uint64_t node, uint8_t flags) {
     uint64_t context = c->api_context, stream = c->api_stream;
-    if (!context) { /* a node has none: use the graph's; else that of the side on the device */
+    if (!context) { /* a node has none: use the graph's; otherwise the one of the side on the device */
         bool by_destination = !c->source_context || c->direction == PASTA_NV_HOST_TO_DEVICE;
         context = by_destination ? c->destination_context : c->source_context;
         stream = by_destination ? c->destination_stream : c->source_stream;

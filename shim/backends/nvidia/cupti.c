@@ -1,6 +1,6 @@
-/* NVIDIA's CUPTI as an event source: how it is subscribed, flushed and left.
+/* NVIDIA's CUPTI as an event source: subscription, flushes and release.
  *
- * Records come when a buffer is full, or at a flush: a thread flushes regularly, so that a view is current and a
+ * Records arrive when a buffer is full, or at a flush: a thread flushes regularly, so that a view is current and a
  * program that is killed loses little.
  */
 #define _GNU_SOURCE
@@ -20,8 +20,8 @@ static const char *remedy_of(int32_t result) {
     switch (result) {
     case PASTA_CUPTI_OTHER_SUBSCRIBER: return "another CUPTI tool (nsys, ncu, a framework's profiler) came first: run without it";
     case PASTA_CUPTI_NOT_INITIALIZED:
-    case PASTA_CUPTI_NOT_COMPATIBLE: return "the driver does not suit this library: a newer driver, or an older nvidia-cuda-cupti";
-    case PASTA_CUPTI_NO_PRIVILEGES: return "the driver allows profiling to administrators only: NVreg_RestrictProfilingToAdminUsers=0";
+    case PASTA_CUPTI_NOT_COMPATIBLE: return "the driver is not compatible with this library: install a newer driver, or an older nvidia-cuda-cupti";
+    case PASTA_CUPTI_NO_PRIVILEGES: return "the driver restricts profiling to administrators: set NVreg_RestrictProfilingToAdminUsers=0";
     default: return "see `pasta doctor`";
     }
 }

@@ -13,7 +13,7 @@
 
 #include "sanitizer_abi.h"
 
-enum { /* versions of the API, as the library gives it */
+enum { /* API versions, as reported by the library */
     PASTA_CUPTI_12_6 = 24,
     PASTA_CUPTI_13_1 = 130100,
     PASTA_CUPTI_13_4 = 130400,
@@ -459,11 +459,11 @@ typedef struct pasta_cupti_stall {
 
 typedef struct pasta_cupti_pc {
     uint64_t size;
-    uint64_t crc;     /* of the module: what the registered function gave */
+    uint64_t crc;     /* of the module: result of the registered function */
     uint64_t offset;  /* in the function */
     uint32_t function, padding; /* its index in the module's symbols */
     const char *name; /* never freed */
-    uint64_t stall_count; /* room of `stalls`; then those that are written */
+    uint64_t stall_count; /* capacity of `stalls`; then the number written */
     pasta_cupti_stall *stalls;
     uint32_t correlation, padding2; /* of the launch; 0 in continuous mode */
 } pasta_cupti_pc;
@@ -484,7 +484,7 @@ enum { /* pasta_cupti_sampling_attribute.type */
     PASTA_CUPTI_SAMPLING_HARDWARE = 4, /* bytes */
     PASTA_CUPTI_SAMPLING_MODE = 5,
     PASTA_CUPTI_SAMPLING_STARTED = 6, /* 1: samples only between start and stop */
-    PASTA_CUPTI_SAMPLING_DATA = 8, /* what is left at the end is written to it */
+    PASTA_CUPTI_SAMPLING_DATA = 8, /* the rest at the end is written to it */
     PASTA_CUPTI_SAMPLING_SLEEP = 9, /* of CUPTI's threads, ms */
 
     PASTA_CUPTI_SAMPLING_CONTINUOUS = 1, /* modes */
@@ -541,7 +541,7 @@ typedef void pasta_cupti_crc(const void *cubin, uint64_t bytes, uint64_t *crc);
 #define PASTA_CUPTI_SIZE(type, last) (offsetof(type, last) + sizeof(((type *)0)->last))
 
 enum {
-    PASTA_CUPTI_RANGE_PROFILER = 0, /* what a host object is for */
+    PASTA_CUPTI_RANGE_PROFILER = 0, /* purpose of a host object */
 
     PASTA_CUPTI_AUTO_RANGE = 1, /* ranges: each kernel is one */
     PASTA_CUPTI_USER_RANGE = 2, /* between a push and a pop */
@@ -748,7 +748,7 @@ typedef struct pasta_cupti_range_count {
     uint64_t bytes, ranges; /* ranges: written */
 } pasta_cupti_range_count;
 
-/* ---- functions: every one gives 0 or an error number ---- */
+/* ---- functions: each returns 0 or an error number ---- */
 
 typedef void pasta_cupti_callback(void *user, int32_t domain, uint32_t id, const void *data);
 typedef void pasta_cupti_request(uint8_t **buffer, uint64_t *bytes, uint64_t *max_records);

@@ -1,6 +1,6 @@
 /* Callbacks of driver calls: each fills one record, as the Sanitizer's callbacks do.
  *
- * Calls of the CUDA runtime come as those driver calls that it makes.  Work that a stream captures is no work yet.
+ * Calls of the CUDA runtime appear as the driver calls that it makes.  Captured work is not work yet.
  */
 #include <string.h>
 
@@ -51,7 +51,7 @@ static bool is_captured(uint64_t stream) {
     return pasta_cuda.is_capturing(stream, &status) == 0 && status != 0;
 }
 
-/* ---- what was submitted ---- */
+/* ---- submitted work ---- */
 
 static pasta_nv_work work_of(const pasta_cupti_call *c, uint64_t stream) {
     return (pasta_nv_work){.at = pasta_nv_place_here(c->api.context), .correlation = pasta_next_correlation(),
@@ -180,7 +180,7 @@ static void on_graph(const pasta_cupti_call *c, const row *r, const uint64_t *a)
 
 typedef struct side {
     uint64_t address;
-    bool is_host, by_address; /* by_address: the address says */
+    bool is_host, by_address; /* by_address: determined by the address */
 } side;
 
 static bool on_host(side s) {

@@ -25,7 +25,7 @@
 
 enum { CONTEXTS = 64, METRICS = 256, WAIT_S = 1 };
 
-static const char time_counter[] = "gpu__time_duration.sum"; /* ns; in a list by this address: nobody asked for it */
+static const char time_counter[] = "gpu__time_duration.sum"; /* ns; in a list by this address: not requested */
 
 static struct {
     PASTA_CUPTI_COUNTER_FUNCTIONS(PASTA_CUPTI_FIELD)
@@ -117,7 +117,7 @@ static void keep_known(counted *c, const char *chip, const uint8_t *availability
         else if (settings.of_group[i])
             pasta_log("%s: %s has no counter %s", PASTA_CUPTI_SOURCE, chip, settings.names[i]);
         else
-            pasta_say("nvidia.counters: %s has no counter %s; `pasta doctor --counters` lists those that it has", chip,
+            pasta_say("nvidia.counters: %s has no counter %s; `pasta doctor --counters` lists the counters that it has", chip,
                       settings.names[i]);
         end_host(host);
     }
@@ -145,13 +145,13 @@ static bool allows_passes(const counted *c, uint64_t passes) {
     unsigned long long counters = 0, times = passes;
     for (uint64_t i = 0; i < c->count; i++) counters += c->names[i] != time_counter;
     if (settings.ranges && passes > 1) {
-        pasta_say("counters are not recorded: these %llu need %llu passes, and a range runs once: name fewer in "
+        pasta_say("counters are not recorded: these %llu need %llu passes, but a range runs once: name fewer in "
                   "nvidia.counters, or set nvidia.counters_mode=kernel",
                   counters, times);
         return false;
     }
     if (passes > 1 && !said)
-        pasta_say("each selected kernel runs %llu times: its %llu counters need as many passes", times, counters);
+        pasta_say("each selected kernel runs %llu times: %llu counters need as many passes", times, counters);
     else
         pasta_log("%s: %llu counters in %llu passes", PASTA_CUPTI_SOURCE, counters, times);
     said = true;
@@ -480,7 +480,7 @@ void pasta_cupti_counters_start(void) {
     settings.instructions = pasta_cupti_instructions_start();
     bool counters = read_settings();
     if (counters && settings.instructions) {
-        pasta_say("instructions are not counted: nvidia.counters are; run the program twice, once with each");
+        pasta_say("instructions are not counted: nvidia.counters is set; run the program twice, once with each");
         settings.instructions = false;
     }
     if (!settings.instructions && (!counters || !resolve())) return;
@@ -501,10 +501,10 @@ void pasta_cupti_counters_finish(void) {
         if (contexts[i].context) end(&contexts[i]);
     pasta_cupti_instructions_finish();
     if (lost)
-        pasta_say("%llu %s no counters: CUPTI saw no kernel in the time, or more than one", (unsigned long long)lost,
+        pasta_say("%llu %s no counters: CUPTI saw no kernel in them, or more than one", (unsigned long long)lost,
                   settings.ranges ? "ranges have" : "selected launches have");
     if (unavailable)
-        pasta_say("%llu values of counters are missing: the device did not give them", (unsigned long long)unavailable);
+        pasta_say("%llu counter values are missing: the device did not provide them", (unsigned long long)unavailable);
     settings.on = false;
     pthread_mutex_unlock(&lock);
 }

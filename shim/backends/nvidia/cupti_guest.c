@@ -169,7 +169,7 @@ bool pasta_cupti_guest_request(uint8_t **buffer, uint64_t *bytes, uint64_t *max_
 
 static uint64_t realtime_ahead; /* of CLOCK_MONOTONIC; settimeofday does not change it here */
 
-/* CLOCK_REALTIME, which CUPTI uses by itself. */
+/* CLOCK_REALTIME, which CUPTI uses by default. */
 /* Two clocks at one moment.  A thread may be interrupted between the readings: the closest of some are taken. */
 typedef struct pair {
     uint64_t ours, theirs;
@@ -231,7 +231,7 @@ static conversion current_conversion(void) {
     return (conversion){last, last.ours > first.ours && theirs > 0 ? theirs / ours : 1};
 }
 
-/* Where records have times, in bytes.  A version of a record that ends before has none there. */
+/* Offsets of times in records, in bytes.  Versions of a record that end before an offset do not have that time. */
 enum { TIMES = 5 };
 static const uint8_t times_at[KINDS][TIMES] = {
     [PASTA_CUPTI_COPY] = {16, 24},
@@ -269,7 +269,7 @@ static void convert(uint8_t *record, size_t size, conversion to) {
 
 /* ---- records that the tool gets ---- */
 
-/* Leaves its records, with times of its clock; gives the bytes that are left. */
+/* Keeps its records, with times of its clock; returns the remaining bytes. */
 static uint64_t keep_wanted(uint8_t *buffer, uint64_t valid) {
     conversion to_theirs = current_conversion();
     uint8_t *to = buffer;
@@ -315,7 +315,7 @@ static uint64_t fitting(const room *r, uint8_t *from, uint64_t bytes) {
 
 /* CUPTI would drop it as well. */
 static void say_lost(uint64_t bytes) {
-    pasta_say("the program's own CUPTI tool does not get all records: one did not fit in its buffer of %llu bytes; make "
+    pasta_say("the program's own CUPTI tool misses records: one did not fit into its buffer of %llu bytes; make "
               "the tool's buffers larger",
               (unsigned long long)bytes);
 }

@@ -151,7 +151,7 @@ bool pasta_cupti_instructions_start(void) {
 
 void pasta_cupti_instructions_finish(void) {
     if (lost)
-        pasta_say("%llu selected launches have no executed instructions: CUPTI has no data of them, as while the "
+        pasta_say("%llu selected launches have no executed instructions: CUPTI returned no data, as while the "
                   "program's own profiler records kernels or copies",
                   (unsigned long long)lost);
     lost = 0;

@@ -54,7 +54,7 @@ bool pasta_cupti_load(char *why, size_t size) {
         return false;
     }
     int32_t result = pasta_cupti.get_version(&pasta_cupti.version);
-    if (result != 0) { /* some versions do not give it without a driver that suits them */
+    if (result != 0) { /* some versions do not report it without a compatible driver */
         snprintf(why, size, "%s does not work here: %d (%s); see `pasta doctor`", path, result, pasta_cupti_error(result));
         return false;
     }
@@ -86,7 +86,7 @@ const char *pasta_cupti_error(int32_t result) {
 static const char *hardware_remedy(int32_t result) {
     switch (result) {
     case PASTA_CUPTI_NO_PRIVILEGES:
-        return "the driver allows profiling to administrators only (ERR_NVGPUCTRPERM): load the driver's module with "
+        return "the driver restricts profiling to administrators (ERR_NVGPUCTRPERM): load the driver's module with "
                "NVreg_RestrictProfilingToAdminUsers=0, or run as root; in a container with CAP_SYS_ADMIN";
     case PASTA_CUPTI_MIG_DEVICE: return "a MIG device does not allow it: use a whole GPU";
     case PASTA_CUPTI_VIRTUAL_DEVICE:
@@ -96,8 +96,8 @@ static const char *hardware_remedy(int32_t result) {
     case PASTA_CUPTI_OTHER_SUBSCRIBER:
     case PASTA_CUPTI_HARDWARE_BUSY: return "another profiler (nsys, ncu, DCGM) uses the hardware: run without it";
     case PASTA_CUPTI_NOT_INITIALIZED:
-    case PASTA_CUPTI_NOT_COMPATIBLE: return "the driver does not suit this library: a newer driver, or an older nvidia-cuda-cupti";
-    case PASTA_CUPTI_NOT_SUPPORTED: return "this device or driver has none: devices since compute capability 7.0 have, except MIG instances";
+    case PASTA_CUPTI_NOT_COMPATIBLE: return "the driver is not compatible with this library: install a newer driver, or an older nvidia-cuda-cupti";
+    case PASTA_CUPTI_NOT_SUPPORTED: return "this device or driver does not support it: compute capability 7.0 or newer is required, and no MIG instance";
     default: return "see `pasta doctor`";
     }
 }

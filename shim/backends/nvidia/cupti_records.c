@@ -22,7 +22,7 @@ static void compare(uint64_t submitted, uint64_t start) {
     if (submitted && start < submitted && submitted - start > seen.early) seen.early = submitted - start;
 }
 
-/* A record of work whose call was recorded, or is told late: `time` 0 is now. */
+/* A record of work whose call was recorded, or is reported late: `time` 0 is now. */
 static void *begin(pasta_event_kind kind, uint8_t slots, const pasta_nv_work *w, uint32_t thread, uint64_t time) {
     void *e = pasta_begin_result(thread ? thread : pasta_thread(), kind, slots, w->at.device, w->at.context, w->stream);
     if (!e) return NULL;
@@ -109,7 +109,7 @@ static void on_kernel(const pasta_cupti_kernel *k) {
         w = s.work;
         if (pasta_cupti_counters_on()) /* it may run again, for further counters */
             pasta_cupti_put(k->correlation, &(pasta_cupti_submitted){PASTA_CUPTI_NOTHING, s.work});
-        else if (!pasta_cupti_samples_by_launch()) pasta_cupti_forget(k->correlation); /* its samples come later */
+        else if (!pasta_cupti_samples_by_launch()) pasta_cupti_forget(k->correlation); /* its samples arrive later */
     } else {
         uint64_t source = pasta_cupti.version >= PASTA_CUPTI_13_4 ? k->source_node : 0;
         w = work_of(known ? &s : NULL, k->context, k->stream, k->node, source, start);
@@ -181,7 +181,7 @@ static void on_moved(const moved *m) {
     bool known = pasta_cupti_get(m->correlation, &s);
     if (!m->start || !m->end || (known && s.kind == PASTA_CUPTI_NOTHING)) return;
     pasta_nv_work w;
-    if (known && s.kind == PASTA_CUPTI_A_COPY) { /* stays: a copy may come in parts */
+    if (known && s.kind == PASTA_CUPTI_A_COPY) { /* stays: a copy may arrive in parts */
         w = s.work;
     } else {
         w = work_of(known ? &s : NULL, m->context, m->stream, m->node, 0, m->start);
@@ -344,7 +344,7 @@ void pasta_cupti_read_buffer(uint64_t context, uint32_t stream, uint8_t *buffer,
 
 void pasta_cupti_finish_records(void) {
     if (seen.dropped)
-        pasta_say("CUPTI lost %llu records: device times of as many kernels and copies are missing",
+        pasta_say("CUPTI lost %llu records: the device times of as many kernels and copies are missing",
                   (unsigned long long)seen.dropped);
     if (seen.unknown)
         pasta_log("%s: %llu kernels and copies were recorded from their records alone", PASTA_CUPTI_SOURCE,

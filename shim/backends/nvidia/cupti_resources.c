@@ -50,7 +50,7 @@ pasta_nv_place pasta_cupti_place(uint32_t number) {
     return (pasta_nv_place){LOAD(contexts[slot].place_number), LOAD(contexts[slot].device), LOAD(contexts[slot].slot)};
 }
 
-/* CUPTI reports the end of a context before the ends of its streams and modules. */
+/* CUPTI reports context destroy before stream destroy and module unload. */
 static pasta_nv_place place_of(const pasta_cupti_resource *r, bool created) {
     return created ? pasta_nv_place_here(r->context) : pasta_nv_known_place(r->context);
 }

@@ -1,4 +1,4 @@
-/* PC samples, if `nvidia.pc_sampling` gives an interval.
+/* PC samples, if `nvidia.pc_sampling` sets an interval.
  *
  * Continuous mode samples all kernels of a context from its creation on, and names no launch.  Serialized mode names
  * it, runs one kernel at a time, and samples the launches that windows and filters select, as they do for probes.
@@ -29,7 +29,7 @@ static struct {
     uint64_t period, scratch, hardware, sleep; /* log2 of cycles, bytes, bytes, ms */
 } settings;
 
-/* Of the reasons that CUPTI numbers, pairs of which are one of ours. */
+/* Number of CUPTI's reasons, pairs of which map to one of ours. */
 typedef struct reasons {
     uint32_t count, numbers;  /* ours, CUPTI's */
     uint32_t names[REASONS];  /* ids, of ours */
@@ -214,7 +214,7 @@ static void add_pc(const sampled *s, const pasta_cupti_pc *pc) {
     }
 }
 
-/* What a fetch gave. */
+/* Result of a fetch. */
 static void take(const sampled *s, const pasta_cupti_samples *data) {
     if (discards) return;
     for (uint64_t i = 0; i < data->count && i < data->room; i++) add_pc(s, &data->pcs[i]);
@@ -261,7 +261,7 @@ static bool make_buffer(pasta_cupti_samples *data, uint64_t reason_count) {
 
 /* ---- fetching ---- */
 
-/* Under the lock.  Before the first data CUPTI says that the operation is invalid: measured. */
+/* Under the lock.  Before the first data CUPTI reports an invalid operation: measured. */
 static void fetch(sampled *s) {
     pasta_cupti_get_samples get = {sizeof get, NULL, s->context, &s->fetched};
     for (int i = 0; i < FETCHES; i++) {
@@ -310,7 +310,7 @@ void pasta_cupti_samples_module_unloading(void) {
 
 static void on_profiling(bool on) {
     if (!is_on() || !lock_soon()) return;
-    fetch_all(); /* what was sampled while it was stopped is dropped */
+    fetch_all(); /* samples taken while profiling was stopped are dropped */
     publish_places();
     discards = !on;
     pthread_mutex_unlock(&lock);
@@ -377,7 +377,7 @@ static bool configure(sampled *s) {
     if (failed(cupti.configure(&config), "cuptiPCSamplingSetConfigurationAttribute")) return false;
     for (size_t i = 0; i < count; i++)
         if (attributes[i].status != 0) {
-            pasta_say("PC samples are not recorded: CUPTI refuses %llu as attribute %d of PC sampling (%s); see the "
+            pasta_say("PC samples are not recorded: CUPTI rejects %llu for attribute %d of PC sampling (%s); see the "
                       "settings nvidia.pc_sampling*",
                       (unsigned long long)attributes[i].value, attributes[i].type, pasta_cupti_error(attributes[i].status));
             return false;
@@ -418,7 +418,7 @@ static bool is_sampled(int16_t device) {
 static void add(sampled *s, uint64_t context, pasta_nv_place at) {
     pasta_cupti_sampling sampling = {sizeof sampling, NULL, context};
     if (is_sampled(at.device)) {
-        pasta_say("PC samples are of the first of several contexts: a device samples one at a time");
+        pasta_say("PC samples cover the first of several contexts only: a device samples one at a time");
         return;
     }
     if (failed(cupti.enable(&sampling), "cuptiPCSamplingEnable")) return;
@@ -438,7 +438,7 @@ void pasta_cupti_samples_context_created(uint64_t context, pasta_nv_place at) {
     sampled *s = contexts;
     while (s < contexts + CONTEXTS && s->context) s++;
     if (s < contexts + CONTEXTS) add(s, context, at);
-    else pasta_say("PC samples of a context are not recorded: %d others are sampled", CONTEXTS);
+    else pasta_say("PC samples of a context are not recorded: %d others are already sampled", CONTEXTS);
     pthread_mutex_unlock(&lock);
 }
 
@@ -504,7 +504,7 @@ static bool read_settings(void) {
     unsigned long long cycles = strtoull(interval, &unit, 10);
     while (settings.period < 31 && UINT64_C(1) << settings.period < cycles) settings.period++;
     if (strcmp(unit, "cycles") != 0 || settings.period < 5 || cycles != UINT64_C(1) << settings.period) {
-        pasta_say("PC samples are not recorded: nvidia.pc_sampling=%s is no power of two of 32 to 2147483648 cycles, as "
+        pasta_say("PC samples are not recorded: nvidia.pc_sampling=%s is not a power of two from 32 to 2147483648 cycles, such as "
                   "4096cycles",
                   interval);
         return false;

@@ -51,7 +51,7 @@ extern pasta_cupti_driver pasta_cuda;
 /* ---- cupti_submitted.c: work whose records have not come, by CUPTI's correlation id ---- */
 
 typedef enum pasta_cupti_kind {
-    PASTA_CUPTI_NOTHING, /* its call was not recorded, nor is what it did */
+    PASTA_CUPTI_NOTHING, /* neither its call nor its work is recorded */
     PASTA_CUPTI_A_LAUNCH,
     PASTA_CUPTI_A_GRAPH,
     PASTA_CUPTI_A_COPY, /* or set */
@@ -117,7 +117,7 @@ typedef struct pasta_cupti_counted_launch {
 
 bool pasta_cupti_instructions_start(void); /* false: not asked for, or a failure, which is reported */
 bool pasta_cupti_instructions_begin(uint64_t context); /* false: nothing is counted */
-/* Publishes what the launch executed; NULL: it failed. */
+/* Publishes the launch's executed instructions; NULL: it failed. */
 void pasta_cupti_instructions_end(uint64_t context, const pasta_cupti_counted_launch *launch);
 bool pasta_cupti_instructions_waits(void); /* this thread, in a call of ours that CUPTI reports */
 void pasta_cupti_instructions_finish(void);
@@ -154,7 +154,7 @@ bool pasta_cupti_wants_call(uint32_t id);
 
 /* ---- cupti_records.c: buffers of records ---- */
 
-/* Publishes what a buffer's records say. */
+/* Publishes a buffer's records. */
 void pasta_cupti_read_buffer(uint64_t context, uint32_t stream, uint8_t *buffer, uint64_t valid);
 void pasta_cupti_with_details(bool wanted);
 /* A counted launch has no record: it ran in its call, for `ns`. */
@@ -168,7 +168,7 @@ bool pasta_cupti_start(char *why, size_t size);
 bool pasta_cupti_is_on(void); /* we are the subscriber */
 bool pasta_cupti_wants(int32_t domain, uint32_t id);
 bool pasta_cupti_wants_records(int32_t kind);
-void pasta_cupti_enable_callbacks(void); /* again, those that we want */
+void pasta_cupti_enable_callbacks(void); /* again, the ones that PASTA needs */
 
 /* ---- injection.c ---- */
 

@@ -1,4 +1,4 @@
-/* Work whose records have not come, by CUPTI's correlation id, which counts up.
+/* Work whose records have not arrived, by CUPTI's correlation id, which counts up.
  *
  * Threads that launch write, CUPTI's own thread reads.  An entry is overwritten when as many calls as there are
  * entries came later: then its work is recorded when its record comes, as work of an unknown call.

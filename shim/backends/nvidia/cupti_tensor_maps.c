@@ -25,7 +25,7 @@ static const uint8_t element_bytes[] = {1, 2, 4, 4, 8, 8, 2, 4, 4, 8, 2};
 
 static uint64_t bits(uint64_t word, unsigned first, unsigned count) { return word >> first & ((1ull << count) - 1); }
 
-/* False: these words are no map. */
+/* False: these words are not a map. */
 static bool decode(const uint64_t *w, pasta_tensor_map *map) {
     uint64_t rank = bits(w[1], 4, 3) + 1, type = bits(w[1], 7, 4), span = 0;
     bool columns = bits(w[1], 0, 1);

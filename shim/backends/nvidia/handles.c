@@ -93,7 +93,7 @@ static pasta_nv_place add_context(uint64_t handle, int16_t device) {
     }
     pthread_mutex_unlock(&changing);
     if (place.context == PASTA_NO_CONTEXT)
-        pasta_say("more than %d CUDA contexts at a time: further ones have no number",
+        pasta_say("more than %d CUDA contexts at once: further contexts have no number",
                   PASTA_NV_CONTEXTS);
     return place;
 }

@@ -33,10 +33,10 @@ static const char *asked_of_cupti(void) {
 
 static void say_not_taken(const char *what) {
     if (has_probes())
-        pasta_say("no %s: CUPTI takes them, which excludes probes: --set nvidia.source=cupti takes them without probes, and "
-                  "--passes auto runs the program twice, for both, if there is also a tool without probes",
+        pasta_say("no %s: they require CUPTI, which excludes probes: --set nvidia.source=cupti records them without probes, and "
+                  "--passes auto runs the program twice, once for each, if there is also a tool without probes",
                   what);
-    else pasta_say("no %s: nvidia.source is sanitizer; cupti and auto take them", what);
+    else pasta_say("no %s: nvidia.source is sanitizer; use cupti or auto", what);
 }
 
 bool pasta_nv_takes_cupti(void) {
@@ -49,7 +49,7 @@ static void choose(void) {
     bool automatic = is_automatic(), cupti = pasta_nv_takes_cupti();
     const char *asked = asked_of_cupti();
     if (cupti && has_probes())
-        pasta_say("probes do not run: nvidia.source is cupti; auto or sanitizer runs them, or --passes auto both");
+        pasta_say("probes do not run: nvidia.source is cupti; use auto or sanitizer, or --passes auto for both");
     if (cupti && (pasta_cupti_start(why, sizeof why) || !*why)) return;
     if (cupti && !automatic) pasta_say("CUDA is not recorded: %s", why);
     else if (cupti) pasta_say("no %s: %s. The Compute Sanitizer records the rest", asked ? asked : "device times", why);

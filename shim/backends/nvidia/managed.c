@@ -1,4 +1,4 @@
-/* Carries out a plan for managed memory on CUDA.  Not run on a GPU so far: tests play a driver.
+/* Applies a managed memory plan on CUDA.  Not run on a GPU so far: tests play a driver.
  *
  * Programs reach the driver in three ways: they link to it, they look its functions up with dlsym, or they ask
  * cuGetProcAddress, which they looked up (the CUDA runtime, which most programs have statically).  So the functions of
@@ -100,7 +100,7 @@ static bool find_driver(void) {
     for (size_t i = 0; library && i < sizeof functions / sizeof *functions; i++)
         __atomic_store_n((void **)functions[i].pointer, pasta_planned_next_dlsym(library, functions[i].name), __ATOMIC_RELAXED);
     if (library && !driver.function_name)
-        pasta_say("the plan for managed memory is not carried out: it needs a driver for CUDA 12.3 or newer");
+        pasta_say("the managed memory plan is not applied: it requires a driver for CUDA 12.3 or newer");
     return library != NULL;
 }
 
@@ -128,7 +128,7 @@ static const struct {
 };
 enum { INTERPOSED = sizeof interposed / sizeof *interposed };
 
-/* Replaces what a program found: only where it is the driver's function of this name. */
+/* Replaces a function that the program found, if it is the driver's function of this name. */
 static void replace(const char *symbol, uint64_t flags, void **function) {
     if (!is_found() || !symbol || !function || !*function) return;
     bool per_thread = flags & PER_THREAD_STREAM;
@@ -143,7 +143,7 @@ static void replace(const char *symbol, uint64_t flags, void **function) {
         }
 }
 
-/* What dlsym gives instead of the driver's function; NULL: what it would give. */
+/* Replacement that dlsym returns for the driver's function; NULL: none. */
 void *pasta_planned_lookup(void *library, const char *name) __attribute__((visibility("hidden")));
 void *pasta_planned_lookup(void *library, const char *name) {
     if (!pasta_planned_next_dlsym) find_dlsym();
@@ -242,13 +242,13 @@ static void carry_out(pasta_plan_steps steps, handle stream, bool per_thread) {
         pasta_plan_done(&step, carry_out_one(&step, stream, per_thread));
 }
 
-/* A launch also takes the handle of a kernel. */
+/* A launch also accepts the handle of a kernel. */
 static bool name_of(handle function, const char **name) {
     if (driver.function_name(name, function) == SUCCESS && *name) return true;
     return driver.kernel_name && driver.kernel_name(name, function) == SUCCESS && *name;
 }
 
-/* Carries out the steps before a launch; gives those after it. */
+/* Runs the steps before a launch; returns the steps after it. */
 static pasta_plan_steps before_launch(handle function, const uint32_t grid[3], handle stream, bool per_thread) {
     const char *name = NULL;
     if (!pasta_plan_is_on() || !is_found() || !name_of(function, &name)) return (pasta_plan_steps){{{0, 0}, {0, 0}}};

@@ -1,7 +1,7 @@
 /* An allocator of managed memory for frameworks that take one as a library: setting torch.managed.  Not run on a GPU
  * so far: tests play a driver.
  *
- * As frameworks' own allocators do, it gives out parts of larger allocations, and keeps what is freed for the stream
+ * As frameworks' own allocators do, it hands out parts of larger allocations, and keeps what is freed for the stream
  * that it was used in: without an event, no other stream may use it.  So tensors and allocations differ, and each
  * tensor is recorded.  Memory that other streams used too waits, once it is freed, until the device is idle: it is
  * awaited before the pool would grow.  Segments are given back to the driver only when memory runs out. */
@@ -28,7 +28,7 @@ enum { ATTACH_GLOBAL = 1, BUCKETS = 64, HASHES = 1 << 14 };
 #define LARGE ((uint64_t)16 << 20) /* from here on a segment of its own */
 #define LARGE_GRANULE ((uint64_t)2 << 20)
 
-/* Part of a segment, whose parts are linked in the order of their addresses. */
+/* Part of a segment; parts are linked in address order. */
 struct part {
     uint64_t address, bytes;
     struct part *before, *after;
@@ -210,7 +210,7 @@ static void release_unused(void) {
     for (struct part *next; p; p = next) {
         next = p->next;
         int error = driver_free(p->address);
-        if (error) pasta_say("managed memory was not given back to the driver (error %d)", error);
+        if (error) pasta_say("managed memory could not be freed (error %d)", error);
         free(p);
     }
 }

@@ -293,7 +293,7 @@ void pasta_nv_tensor(uint64_t address, uint64_t bytes) {
     if (changed) __atomic_fetch_add(&version, 1, __ATOMIC_RELEASE);
     pthread_mutex_unlock(&changing);
     if (first)
-        pasta_say("probes: tensors began at more than %d addresses: accesses to further ones are counted for allocations",
+        pasta_say("probes: tensors began at more than %d addresses: accesses to further tensors count for their allocations",
                   MAX_PIECES);
 }
 

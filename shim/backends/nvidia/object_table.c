@@ -65,7 +65,7 @@ static uint32_t take(pool *p, uint64_t bytes, uint64_t unit, uint8_t *shift, uin
     if (!p->all) return PASTA_ABSENT_U32;
     for (; *shift < MAX_SHIFT; ++*shift) { /* coarser where there are too few */
         uint64_t wanted = ((bytes - 1) >> *shift) / unit + 1, fresh = p->all - p->used;
-        /* no object takes more than half of the rest, so that later ones get some */
+        /* an object gets at most half of the rest, so that later objects get some */
         if (wanted > (fresh + p->returned + 1) / 2) continue;
         uint32_t first;
         if (!take_returned(p, (uint32_t)wanted, &first)) {

@@ -18,7 +18,7 @@ static pthread_mutex_t patching = PTHREAD_MUTEX_INITIALIZER; /* the API requires
 bool pasta_nv_add_patches(pasta_nv_prober *p) {
     int32_t result = -1;
     pthread_mutex_lock(&patching);
-    for (uint32_t i = 0; i < plan.cubin_count && result != 0; i++) /* those of other devices do not load */
+    for (uint32_t i = 0; i < plan.cubin_count && result != 0; i++) /* cubins for other devices do not load */
         result = pasta_nv.add_patches(plan.cubins[i], p->context);
     pthread_mutex_unlock(&patching);
     return pasta_nv_probed(p, result, "sanitizerAddPatchesFromFile");

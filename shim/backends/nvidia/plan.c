@@ -75,7 +75,7 @@ static bool plan_line(const char *key, char *value) {
     return false;
 }
 
-/* Writes the path of a file beside a cubin, with another suffix. */
+/* Writes the path of a file next to a cubin, with another suffix. */
 static void beside(char path[PATH_MAX], const char *cubin, const char *suffix) {
     const char *dot = strrchr(cubin, '.');
     snprintf(path, PATH_MAX, "%.*s%s", dot ? (int)(dot - cubin) : 0, cubin, suffix);
@@ -95,17 +95,17 @@ static bool compiler_ended(const char *cubin) {
 /* The launcher's compilers may still be at work.  The program waits for them, at most so long that
  * it is certain that something is wrong. */
 static bool await_cubins(void) {
-    enum { STEP_MS = 5, MOST_MS = 120000 };
+    enum { STEP_MS = 5, MAX_WAIT_MS = 120000 };
     int waited = 0;
     for (uint32_t i = 0; i < plan.cubin_count; i++) {
         const char *cubin = plan.cubins[i];
         while (access(cubin, R_OK) != 0) {
-            if (waited >= MOST_MS || compiler_ended(cubin)) {
+            if (waited >= MAX_WAIT_MS || compiler_ended(cubin)) {
                 if (access(cubin, R_OK) == 0) break; /* written in between */
                 char log[PATH_MAX];
                 beside(log, cubin, ".log");
-                pasta_say(waited >= MOST_MS ? "probes do not run: they are still being compiled, see %s"
-                                            : "probes do not run: they do not compile, see %s",
+                pasta_say(waited >= MAX_WAIT_MS ? "probes do not run: they are still being compiled, see %s"
+                                            : "probes do not run: they failed to compile, see %s",
                           log);
                 return false;
             }
@@ -131,7 +131,7 @@ bool pasta_nv_read_plan(const char *path) {
         *space = '\0';
         char *value = strdup(space + 1); /* kept: the plan points into it */
         good = value && plan_line(line, value);
-        if (!good) pasta_say("probes do not run: %s: the line that begins with %s is not understood", path, line);
+        if (!good) pasta_say("probes do not run: %s: cannot parse the line that begins with %s", path, line);
     }
     fclose(file);
     return good && await_cubins();

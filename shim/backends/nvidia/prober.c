@@ -21,7 +21,7 @@ bool pasta_nv_probed(pasta_nv_prober *p, int32_t result, const char *call) {
     const char *text = NULL;
     if (pasta_nv.result_string(result, &text) != 0 || !text) text = "unknown error";
     if (!__atomic_exchange_n(&p->broken, true, __ATOMIC_ACQ_REL))
-        pasta_say("probes of context %u end here: %s failed with %d (%s); what was collected is kept", p->at.context,
+        pasta_say("probes of context %u stopped: %s failed with %d (%s); results so far are kept", p->at.context,
                   call, result, text);
     return false;
 }

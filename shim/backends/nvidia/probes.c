@@ -41,7 +41,7 @@ bool pasta_nv_probes_set_up(const char *api) {
     if (!path || !*path || !pasta_nv_read_plan(path)) return false;
     if (!plan.patch_count) return false; /* nothing for this source */
     if (plan.object_words > PASTA_NV_MAX_WORDS) {
-        pasta_say("probes do not run: %" PRIu64 " counters by object are too many: use fewer tools at once",
+        pasta_say("probes do not run: %" PRIu64 " counters by object do not fit: use fewer tools at once",
                   plan.object_words);
         return false;
     }
@@ -86,15 +86,15 @@ void pasta_nv_probes_context(uint64_t context, pasta_nv_place at) {
     for (uint32_t i = 0; i < plan.hash_count && !p->broken; i++) {
         p->hashes[i] = cleared_memory(p, pasta_nv_hash_bytes(&plan.hashes[i]));
         if (!p->hashes[i] && !p->broken)
-            pasta_say("probes: no room on device %d for a map of %" PRIu64 " rows: raise probes.memory", at.device,
+            pasta_say("probes: not enough memory on device %d for a map of %" PRIu64 " rows: raise probes.memory", at.device,
                       plan.hashes[i].rows);
     }
     if (plan.bin_words && !p->broken && !(p->bins = cleared_memory(p, plan.memory / 4)) && !p->broken)
-        pasta_say("probes: no room on device %d for the bins of objects: free some of its memory", at.device);
+        pasta_say("probes: not enough memory on device %d for the bins of objects: free device memory", at.device);
     for (uint32_t i = 0; i < plan.planes && !p->broken; i++) {
         p->planes[i] = cleared_memory(p, plan.memory / 2 / plan.planes);
         if (!p->planes[i] && !p->broken)
-            pasta_say("probes: no room on device %d for a bitmap of %" PRIu64 " MiB: lower probes.memory or free some",
+            pasta_say("probes: not enough memory on device %d for a bitmap of %" PRIu64 " MiB: lower probes.memory or free some",
                       at.device, plan.memory / 2 / plan.planes >> 20);
     }
     p->trace = pasta_nv_trace_open(p);
@@ -141,11 +141,11 @@ static bool remember(pasta_nv_batch *b, const pasta_nv_launch *l, bool graph) {
 static void missed(pasta_nv_prober *p) {
     uint64_t before = __atomic_fetch_add(&p->missed, 1, __ATOMIC_RELAXED);
     if (before == 0 && !p->broken)
-        pasta_say("probes: launches of context %u are not probed: no room on device %d; raise probes.memory",
+        pasta_say("probes: launches of context %u are not probed: not enough memory on device %d; raise probes.memory",
                   p->at.context, p->at.device);
 }
 
-/* Gives a probed launch, which is under way, a slot. False: it has none, and has no end. */
+/* Assigns a slot to a probed launch in progress.  False: no slot, and no launch end. */
 static bool give_slot(pasta_nv_prober *p, const pasta_nv_launch *l, uint64_t ordinal, bool graph, uint32_t shape) {
     pasta_nv_version *v = plan.objects ? pasta_nv_version_use(p) : NULL;
     pasta_nv_batch *b;

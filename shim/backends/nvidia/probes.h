@@ -172,7 +172,7 @@ void pasta_nv_batch_recycle(pasta_nv_batch *b); /* everything in it was read */
 
 /* ---- patches.c ---- */
 bool pasta_nv_add_patches(pasta_nv_prober *p);
-/* Puts the patches of a launch's module in, or takes them out. A probed launch is under way already. */
+/* Installs or removes the patches of a launch's module.  A probed launch has already announced itself. */
 void pasta_nv_patches_follow(pasta_nv_prober *p, const pasta_nv_launch *launch, uint64_t ordinal,
                              pasta_probe_decision decision);
 void pasta_nv_patches_finish(const pasta_nv_prober *p);

@@ -124,7 +124,7 @@ static uint64_t own_stream(pasta_nv_prober *p) {
     if (error == 0) error = pasta_nv.stream_handle(p->context, stream, &p->own_stream);
     if (error != 0 && ++p->stream_tries < MAX_TRIES) return 0; /* the context is being created */
     if (error != 0 && !__atomic_exchange_n(&p->broken, true, __ATOMIC_ACQ_REL))
-        pasta_say("probes of context %u end here: no stream for reading results (error %d)", p->at.context, error);
+        pasta_say("probes of context %u stopped: cannot create a stream to read results (error %d)", p->at.context, error);
     return p->own_stream;
 }
 
@@ -209,7 +209,7 @@ void pasta_nv_readback_start(void) {
         pthread_sigmask(SIG_SETMASK, &before, NULL);
         reader.started = error == 0;
         reader.generation = pasta_generation();
-        if (error) pasta_say("results of probes are read only when a context ends: no thread (%s)", strerror(error));
+        if (error) pasta_say("probe results are read only when a context is destroyed: cannot create a thread (%s)", strerror(error));
     }
     pthread_mutex_unlock(&pasta_nv_reader.lock);
 }
@@ -257,7 +257,7 @@ void pasta_nv_readback_at_once(pasta_nv_prober *p) {
 /* The context is being destroyed on this thread: synchronize its streams, as the driver would. */
 void pasta_nv_readback_context(pasta_nv_prober *p) {
     if (!lock_for(&p->reading, LOCK_SECONDS * (long)SECOND_NS)) {
-        pasta_say("the last results of probes in context %u are lost: it was destroyed while they were read",
+        pasta_say("the last probe results of context %u are lost: it was destroyed while they were read",
                   p->at.context);
         return;
     }

@@ -3,7 +3,7 @@
 
 static uint32_t thread_of(const pasta_nv_work *w) { return w->thread ? w->thread : pasta_thread(); }
 
-/* A record of the work's call; of an earlier one, where that is told late: it is kept if the call's record was. */
+/* A record of the work's call, or of an earlier call that is reported late; kept if the call's record was. */
 #define BEGIN_WORK(kind, payload, w)                                                             \
     ((pasta_##payload *)((w)->time ? pasta_begin_result : pasta_begin_on)(                        \
         thread_of(w), PASTA_EVENT_##kind, PASTA_SLOTS(pasta_##payload), (w)->at.device, (w)->at.context, (w)->stream))

@@ -140,7 +140,7 @@ void pasta_nv_on_resource(uint32_t id, const void *data) {
     case PASTA_NV_HOST_FREE: pasta_nv_on_free(m, PASTA_MEMORY_pinned, 0); return;
     case PASTA_NV_ASYNC_ALLOC: pasta_nv_on_alloc(m, PASTA_MEMORY_pool, PASTA_FLAG_ASYNC); return;
     case PASTA_NV_ASYNC_FREE:
-        /* cudaFreeAsync takes memory from cudaMalloc too: only a pool tells them apart */
+        /* cudaFreeAsync accepts memory from cudaMalloc too: only a pool distinguishes them */
         pasta_nv_on_free(m, m->pool ? PASTA_MEMORY_pool : PASTA_ABSENT_U32, PASTA_FLAG_ASYNC);
         return;
     case PASTA_NV_POOL_IMPORT: pasta_nv_on_alloc(m, PASTA_MEMORY_external, 0); return;

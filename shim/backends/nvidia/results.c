@@ -49,7 +49,7 @@ static void publish(text *t, const pasta_nv_prober *p) {
             pasta_publish(e);
         }
     } else {
-        pasta_say("results of probes are lost: no room in the session directory (%s)", strerror(errno));
+        pasta_say("probe results are lost: the session directory is full (%s)", strerror(errno));
     }
     t->used = 0;
 }
@@ -152,7 +152,7 @@ static uint64_t amount_of(const pasta_probed *e) {
     return amount;
 }
 
-/* Writes what a launch counted by object and instruction; the sum of all amounts. */
+/* Writes a launch's counts by object and instruction; returns the sum of all amounts. */
 static uint64_t write_pairs(text *t, const pasta_nv_batch *b, uint32_t slot, const char *table) {
     const pasta_nv_hash *h = &pasta_nv_the_plan.pairs;
     const uint64_t *keys = (const void *)table;

@@ -8,9 +8,9 @@
 
 static const char *remedy_of(int32_t result) {
     switch (result) {
-    case PASTA_NV_MAX_LIMIT: return "another Sanitizer tool is at work in this process: run without it";
+    case PASTA_NV_MAX_LIMIT: return "another Sanitizer tool is active in this process: run without it";
     case PASTA_NV_NOT_INITIALIZED:
-    case PASTA_NV_NOT_COMPATIBLE: return "the driver does not suit this library: " PASTA_NV_INSTALL ", or a newer driver";
+    case PASTA_NV_NOT_COMPATIBLE: return "the driver is not compatible with this library: " PASTA_NV_INSTALL ", or a newer driver";
     default: return "see `pasta doctor`";
     }
 }
@@ -60,7 +60,7 @@ static bool known_layout(void) {
     };
     for (size_t i = 0; i < sizeof unknown / sizeof *unknown; i++)
         if (accepts(unknown[i].domain, unknown[i].id)) {
-            pasta_say("CUDA is not recorded: " PASTA_NV_LIBRARY " is newer than this PASTA knows (callback %u of domain %d); "
+            pasta_say("CUDA is not recorded: " PASTA_NV_LIBRARY " is newer than this PASTA supports (callback %u of domain %d); "
                       "pip install 'nvidia-cuda-sanitizer-api<13.6', or a newer PASTA",
                       unknown[i].id, unknown[i].domain);
             return false;
@@ -103,7 +103,7 @@ static void on_nothing(void *user, int32_t domain, uint32_t id, const void *data
 
 static uint32_t subscribed_generation;
 
-/* An earlier CUPTI subscriber takes every callback, and the Sanitizer reports no error. */
+/* An earlier CUPTI subscriber receives every callback, and the Sanitizer reports no error. */
 static void at_exit(void) {
     if (pasta_generation() == subscribed_generation) pasta_nv_probes_finish();
     if (pasta_nv_delivered() || pasta_generation() != subscribed_generation) return;
@@ -112,7 +112,7 @@ static void at_exit(void) {
         void *cupti = dlopen(names[i], RTLD_NOW | RTLD_NOLOAD);
         if (!cupti) continue;
         dlclose(cupti);
-        pasta_say("CUDA was not recorded: the driver called PASTA for nothing in this process; where the program "
+        pasta_say("CUDA was not recorded: the driver made no callback in this process; if the program "
                   "used the GPU, a CUPTI tool (torch.profiler, nsys, ncu) came first: run without it");
         return;
     }

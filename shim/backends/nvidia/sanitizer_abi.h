@@ -231,7 +231,7 @@ typedef struct pasta_nv_external {
     uint64_t memory, address, bytes;
 } pasta_nv_external;
 
-/* Arguments of driver functions, as the API callbacks give them: in the order of the call. */
+/* Arguments of driver functions, as in API callbacks: in the order of the call. */
 typedef struct pasta_nv_location {
     int32_t type, id;
 } pasta_nv_location;
@@ -262,7 +262,7 @@ typedef struct pasta_nv_advise_v2 {
 
 typedef void (*pasta_nv_callback)(void *user, int32_t domain, uint32_t id, const void *data);
 
-/* The library's functions; every one gives 0 or an error number. */
+/* The library's functions; each returns 0 or an error number. */
 #define PASTA_NV_FUNCTIONS(X)                                                                        \
     X(subscribe, "sanitizerSubscribe", (void **subscriber, pasta_nv_callback callback, void *user))  \
     X(unsubscribe, "sanitizerUnsubscribe", (void *subscriber))                                       \

@@ -22,7 +22,7 @@ typedef struct pasta_nv_library {
 extern pasta_nv_library pasta_nv;
 #define PASTA_NV_LIBRARY "libsanitizer-public.so"
 #define PASTA_NV_INSTALL "pip install 'pasta-profiler[nvidia]'"
-/* Loads the library; both say what is missing. */
+/* Loads the library; both report what is missing. */
 bool pasta_nv_load(void);
 bool pasta_nv_load_for_probes(void);
 
@@ -36,7 +36,7 @@ bool pasta_nv_delivered(void); /* some callback was delivered */
 void pasta_nv_start_sanitizer(void); /* a failure is reported, and nothing is recorded */
 
 /* ---- handles.c: lock-free look-ups for callbacks ---- */
-enum { PASTA_NV_CONTEXTS = 256 }; /* at a time */
+enum { PASTA_NV_CONTEXTS = 256 }; /* at once */
 
 typedef struct pasta_nv_place {
     uint16_t context; /* number of the context; absent: all ones */
@@ -73,19 +73,19 @@ typedef pasta_nv_function pasta_nv_look_up(const pasta_nv_launch *launch);
 pasta_nv_function pasta_nv_function_of(const pasta_nv_launch *launch, pasta_nv_look_up *look_up);
 void pasta_nv_module_unloaded(uint64_t module);
 
-/* ---- records.c: records of submitted work, of both sources.  They give the record's time, or 0: not published. ---- */
+/* ---- records.c: records of submitted work, of both sources.  They return the record's time, or 0 if not published. ---- */
 
 typedef struct pasta_nv_work {
     pasta_nv_place at;
     uint64_t ordinal, correlation; /* of a launch; of any work, 0: absent */
     uint64_t stream, node;         /* node of a graph; absent: all ones */
-    uint64_t time;                 /* of the call, where the record comes later; 0: now */
+    uint64_t time;                 /* of the call, if the record arrives later; 0: now */
     uint32_t thread;               /* 0: this one */
     uint32_t shared;               /* bytes of dynamic shared memory per block; absent: all ones */
     uint8_t flags;
 } pasta_nv_work;
 
-/* `probed` (or NULL) says whether the launch is: called with its record. */
+/* `probed` (or NULL) decides whether the launch is probed; called with its record. */
 uint64_t pasta_nv_record_launch(const pasta_nv_launch *launch, const pasta_nv_function *function,
                                 const pasta_nv_work *work, bool (*probed)(const pasta_kernel_launch *launch));
 void pasta_nv_record_return(const pasta_nv_work *work);
@@ -122,7 +122,7 @@ typedef struct pasta_nv_allocation {
 
 /* Called with each report of a context; true where it is to be recorded. */
 bool pasta_nv_allocated(pasta_nv_place at, pasta_nv_allocation *announced); /* fills in its number */
-bool pasta_nv_freed(pasta_nv_place at, pasta_nv_allocation *announced); /* fills in what is known */
+bool pasta_nv_freed(pasta_nv_place at, pasta_nv_allocation *announced); /* fills in the known fields */
 /* Records the end of allocations that no other context sees. */
 void pasta_nv_free_all_of(pasta_nv_place destroyed);
 /* Device whose memory holds the address; absent for unknown, managed and host memory. */

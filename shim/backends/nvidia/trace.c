@@ -177,7 +177,7 @@ static void copy(pasta_nv_tracer *t, const uint8_t *from, uint32_t bytes) {
         }
         if (!records) {
             if (!t->damaged)
-                pasta_say("a part of the access trace of context %u is damaged and left out", t->owner->at.context);
+                pasta_say("part of the access trace of context %u is damaged and left out", t->owner->at.context);
             t->damaged = true;
             return;
         }
@@ -285,7 +285,7 @@ static bool start(void) { /* tracers.lock held */
     pthread_sigmask(SIG_SETMASK, &all, &before);
     int error = pthread_create(&thread, NULL, run, NULL);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (error) pasta_say("accesses are not traced: no thread (%s)", strerror(error));
+    if (error) pasta_say("accesses are not traced: cannot create a thread (%s)", strerror(error));
     else pthread_detach(thread);
     return tracers.started = error == 0;
 }
@@ -330,7 +330,7 @@ uint64_t pasta_nv_trace_open(pasta_nv_prober *p) {
         describe(t, shift);
         room = pasta_nv_probed(p, pasta_nv.copy_in(device, &t->first, sizeof t->first, 0), "sanitizerMemcpyHostToDeviceAsync");
     } else {
-        pasta_say("accesses on device %d are not traced: no %" PRIu64 " MiB of page-locked memory; lower probes.trace-memory",
+        pasta_say("accesses on device %d are not traced: cannot allocate %" PRIu64 " MiB of page-locked memory; lower probes.trace-memory",
                   p->at.device, pasta_nv_the_plan.trace >> 20);
     }
     pthread_mutex_lock(&tracers.lock);
@@ -355,7 +355,7 @@ static void close_tracer(pasta_nv_tracer *t, const struct timespec *until) {
     pthread_mutex_unlock(&tracers.lock);
     if (locked) pthread_mutex_unlock(&t->lock);
     if (t->lost)
-        pasta_say("%" PRIu64 " accesses of context %u are lost: more than %d launches came after theirs", t->lost,
+        pasta_say("%" PRIu64 " accesses of context %u are lost: they arrived more than %d launches late", t->lost,
                   t->owner->at.context, LAUNCHES);
     t->lost = 0;
 }

@@ -113,7 +113,7 @@ pasta_nv_version *pasta_nv_version_use(pasta_nv_prober *p) {
     v = build_version(p);
     end_building();
     if (!v && !__atomic_exchange_n(&p->short_of_memory, true, __ATOMIC_RELAXED))
-        pasta_say("probes: no room on device %d for the table of objects: raise probes.memory", p->at.device);
+        pasta_say("probes: not enough memory on device %d for the table of objects: raise probes.memory", p->at.device);
     return v;
 }
 

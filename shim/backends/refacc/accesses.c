@@ -33,7 +33,7 @@ static bool is_transfer(uint32_t kind) {
     }
 }
 
-/* Whether the record has the time instead of an address.  Older accelerators do not tell it. */
+/* Whether the record has the time instead of an address.  Older accelerators do not report it. */
 static bool has_time(const ra_access *a) {
     return a->size >= offsetof(ra_access, time) + sizeof a->time &&
            (a->kind == RA_KIND_BARRIER || a->kind == RA_KIND_BLOCK_ENTER || a->kind == RA_KIND_BLOCK_EXIT);
@@ -91,7 +91,7 @@ static void put_full(const ra_access *a, uint64_t *addresses) {
     for (uint32_t lanes = a->mask; lanes; lanes &= lanes - 1) *addresses++ = a->address[__builtin_ctz(lanes)];
 }
 
-/* Sampled launches that run; one whose place is taken is not counted. */
+/* Sampled launches in progress; a launch whose slot is taken is not counted. */
 enum { PLACES = 1024 };
 static struct {
     uint64_t launch; /* plus one; 0: free; all ones: being taken */

@@ -6,7 +6,7 @@
 
 enum { PLACES = 256, SITES = 512, TRIES = 16, SECTOR_SHIFT = 5 };
 
-/* Sampled launches that run; one whose place is taken is not sampled. */
+/* Sampled launches in progress; a launch whose slot is taken is not sampled. */
 static struct {
     uint64_t launch; /* plus one; 0: free; all ones: being taken */
     struct {
@@ -18,7 +18,7 @@ static uint64_t every; /* sectors of a sample */
 
 static void missed(const char *what) {
     static bool said;
-    if (!__atomic_exchange_n(&said, true, __ATOMIC_RELAXED)) pasta_say("refacc: some %s have no samples: more than fit at a time", what);
+    if (!__atomic_exchange_n(&said, true, __ATOMIC_RELAXED)) pasta_say("refacc: some %s have no samples: too many at once", what);
 }
 
 void pasta_refacc_samples(void) {

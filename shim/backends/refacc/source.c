@@ -518,7 +518,7 @@ int ra_tools_initialize(const ra_tools_api *api) {
     int saved = errno;
     if (pasta_listens_to("refacc")) {
         if (api->version != RA_TOOLS_VERSION || api->size < sizeof *api) {
-            pasta_say("the reference accelerator is not recorded: its tools version is %u, this PASTA knows %d",
+            pasta_say("the reference accelerator is not recorded: its tools interface is version %u, this PASTA supports %d",
                       api->version, RA_TOOLS_VERSION);
         } else if (pasta_use(PASTA_REFACC_SOURCE, api->library_version)) {
             begin_process();

@@ -42,7 +42,7 @@ static void *next_of(const char *name, void *caller) {
 }
 
 static int missing(const char *name) {
-    pasta_say("%s was called, and no library that the program loaded has it: the call returns a system error", name);
+    pasta_say("%s was called, but no loaded library defines it: the call returns a system error", name);
     return SYSTEM_ERROR;
 }
 

@@ -1,6 +1,6 @@
 /* Arrays of JAX as tensors.
  *
- * XLA tells nobody which parts of its pool it hands out, but JAX lists its live arrays.  After each execution of a
+ * XLA does not report which parts of its pool it hands out, but JAX lists its live arrays.  After each execution of a
  * module the hooks' function that does so is called, by the interpreter's main thread, as soon as it runs Python again:
  * XLA's thread may hold locks.  An array is recorded as what an operator returns that has the Python stack of its
  * creation; when Python frees it, a weak reference to it calls pasta_jax_array_freed. */
@@ -10,7 +10,7 @@
 #include "../framework.h"
 
 enum { FIRST_STACK = 1 << 30 };
-/* The id of every array in turn: those of other frameworks are larger. */
+/* Ids of arrays in order; ids of other frameworks are larger. */
 enum { ARRAY = 1 };
 
 static uint32_t last_stack = FIRST_STACK;

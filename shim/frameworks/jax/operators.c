@@ -26,7 +26,7 @@ typedef struct operator {
     uint8_t scope;
     bool is_module;
     /* of a module: */
-    const char *prefix; /* what the names of its operations begin with */
+    const char *prefix; /* common prefix of the names of its operations */
     const char *label;  /* its name */
     const char *places; /* the frames that the stacks of its instructions begin with */
 } operator;
@@ -44,7 +44,7 @@ static __thread struct {
 
 static uint64_t current_epoch(void) { return (uint64_t)pasta_generation() << 32 | __atomic_load_n(&blocks, __ATOMIC_RELAXED); }
 
-/* ---- what a title means ---- */
+/* ---- parsing of titles ---- */
 
 typedef struct stack {
     pasta_xla_frame frames[MAX_FRAMES]; /* the innermost last */
@@ -63,7 +63,7 @@ static void add_frames(stack *s, const char *places) {
     }
 }
 
-/* Id of a stack whose frames are recorded; 0: it has none. */
+/* Id of a stack whose frames are recorded; 0: no stack. */
 static uint32_t record_stack(const char *outer, const char *inner) {
     stack s = {.count = 0};
     add_frames(&s, outer);

@@ -81,7 +81,7 @@ static void publish_failure(int64_t bytes, c10_device device) {
 }
 
 void pasta_torch_out_of_memory(int64_t bytes, size_t allocated, size_t reserved, c10_device device) {
-    if (device.type == DEVICE_CPU) asked = 0; /* torch's profiler is active, and tells of it */
+    if (device.type == DEVICE_CPU) asked = 0; /* torch's profiler is active and reports memory */
     if (followed && pasta_ring_mine()) publish_failure(bytes, device);
     PASTA_NEXT(out_of_memory_function, OUT_OF_MEMORY)
     if (call) call(bytes, allocated, reserved, device);

@@ -24,7 +24,7 @@ static void demo_fail(const char *what, const char *text, int line) {
         if (!(condition)) demo_fail(#condition, "does not hold", __LINE__); \
     } while (0)
 
-/* How often the program does what a profiler counts. */
+/* Number of operations of the program that a profiler counts. */
 struct demo_counts {
     long launches; /* kernels, those of graphs included */
     long graph_launches;
@@ -55,7 +55,7 @@ static inline bool demo_flag(int argc, char **argv, const char *flag) {
     return false;
 }
 
-/* The number-th argument that is no option. */
+/* The number-th argument that is not an option. */
 static inline long demo_number(int argc, char **argv, int number, long otherwise, long max) {
     for (int i = 1; i < argc; i++) {
         if (argv[i][0] == '-' || number-- > 0) continue;

@@ -21,11 +21,11 @@ struct golden {
     void (*run)(int argument);
     int argument;
     struct demo_counts calls;
-    long unknown; /* lanes whose address is in no live allocation */
+    long unknown; /* lanes whose address is outside live allocations */
     struct golden_count accesses[GOLDEN_KINDS];
 };
 
-/* ---- what the cases are made of ---- */
+/* ---- building blocks of the cases ---- */
 
 static ra_module golden_module; /* of the current context */
 
@@ -282,7 +282,7 @@ static void golden_calls(int argument) {
     for (int i = 0; i < N; i++) CHECK(result[i] == 2);
 }
 
-/* ---- memory that is no object ---- */
+/* ---- memory outside objects ---- */
 
 enum { SHORT = 250 };
 

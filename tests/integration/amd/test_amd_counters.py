@@ -230,11 +230,11 @@ def test_stochastic_samples_have_stall_reasons(replay: Replay) -> None:
 @pytest.mark.parametrize(
     ("setting", "line"),
     [
-        ("often", "amd.pc_sampling=often is no interval: give a number and us, ms"),
-        ("100", "amd.pc_sampling=100 is no interval"),
-        ("-1us", "is no interval"),
-        ("100instructions", "does not offer amd.pc_sampling=100instructions"),
-        ("2000ms", "does not offer amd.pc_sampling=2000ms"),
+        ("often", "amd.pc_sampling=often is not an interval: use a number and us, ms"),
+        ("100", "amd.pc_sampling=100 is not an interval"),
+        ("-1us", "is not an interval"),
+        ("100instructions", "does not support amd.pc_sampling=100instructions"),
+        ("2000ms", "does not support amd.pc_sampling=2000ms"),
         ("1000cycles", "PC samples are not recorded: .*failed with 19"),  # not a power of two
     ],
 )

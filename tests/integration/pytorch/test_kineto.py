@@ -401,7 +401,11 @@ assert torch.autograd.profiler._prepare_profiler is torch._C._autograd._prepare_
     [
         (("--set", "torch.kineto=no"), {}, None),
         (("--profile-from-start=off",), {}, None),
-        ((), {"CXX": "false"}, "torch.profiler shows nothing of PASTA's: the C++ compiler failed"),
+        (
+            (),
+            {"CXX": "false"},
+            "torch.profiler does not show PASTA's records: the C++ compiler failed",
+        ),
     ],
 )
 def test_profiler_is_unchanged_without_records(

@@ -189,7 +189,7 @@ BLOCKS = BLOCKS.replace(
 def test_blocks(start: Any, program: Any) -> None:
     done = start(program(BLOCKS))
     found = said(done)
-    nested = "another block is being profiled, and blocks do not nest: "
+    nested = "another block is being profiled, and blocks cannot be nested: "
     assert found[:3] == [["calls", times, times, times] for times in (7, 2, 0)]
     assert found[3:5] == [["modules", 1, 1, True]] * 2
     assert found[5] == ["threads", 200, 1]
@@ -198,7 +198,7 @@ def test_blocks(start: Any, program: Any) -> None:
         [[5, 5 << 20], [1, 3 << 20]],
     ]  # fmt: skip
     assert found[7] == ["exception", "KeyError('nothing')", 1]
-    assert found[8] == ["nested", [nested + "end it first; it covers all threads"] * 2, 1]
+    assert found[8] == ["nested", [nested + "end it first; a block covers all threads"] * 2, 1]
     assert found[9] == ["other thread", 2]
     assert found[10] == ["settings", False, {"operators": {"top": 1}}]
     assert found[11] == ["active", True]
@@ -262,7 +262,7 @@ def test_fork_in_a_block(plain: Any, program: Any) -> None:
     done = plain(program(FORK))
     assert said(done) == [
         ["the block was profiled in process PARENT"],
-        ["process PARENT has profiled a block before this one was forked from it: use the start"
+        ["process PARENT had profiled a block before this process was forked from it: use the start"
          " method spawn, or start the program with pasta-preload"],
         [3, 1], ["no child"], [1, True],
     ]  # fmt: skip
@@ -350,7 +350,7 @@ def test_together_with_torchs_profiler_and_devices(plain: Any, program: Any) -> 
         [["pasta.profile: not followed: memory of devices: torch's profiler is active", True]]
     ]
     assert found[5:] == [
-        [["pasta.profile: kernels and copies of GPUs are not followed: "
+        [["pasta.profile: GPU kernels and copies are not followed: "
           "start the program with pasta-preload"]], [[]],
     ]  # fmt: skip
 
@@ -462,7 +462,7 @@ def test_failures_are_reported(plain: Any, program: Any) -> None:
         ["killed", "the reader of blocks ended", "the reader of blocks ended"], ["next", 1],
         ["interrupted", "the block was interrupted while its results were written"], ["next", 1],
         ["tool", [mine], 1, "named", ["named"]],
-        ["exists", 'named exists: name another one in out=, or set {"run.force": True}'],
+        ["exists", 'named exists: use another directory in out=, or set {"run.force": True}'],
         ["again", 2],
     ]  # fmt: skip
     assert done.returncode == 7

@@ -99,7 +99,7 @@ def with_offsets(text: str) -> str:
 
 
 def fill_in(text: str, names: Mapping[str, str]) -> str:
-    """PTX with `names` replaced by their values, then those of `with_offsets`."""
+    """PTX with `names` replaced by their values, then the offsets of `with_offsets`."""
     for name, value in names.items():
         text = re.sub(rf"\b{name}\b", value, text)
     return with_offsets(text)

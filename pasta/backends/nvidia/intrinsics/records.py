@@ -37,6 +37,6 @@ def _trace(single: bool) -> Generate:
 #: Writes a record of lanes that call this together: a launch's descriptor, the instruction's
 #: address, each lane's address, the lanes, bytes of a lane, kind | flags << 8.
 trace_lanes = define("trace_lanes", 6, _trace(False), types.none)
-#: Writes a record that one lane gives for all in a mask: bytes are of all rows; also rows, and the
+#: Writes a record from one lane for all lanes in a mask: bytes are of all rows; also rows, and the
 #: bytes between them.
 trace_single = define("trace_single", 8, _trace(True), types.none)

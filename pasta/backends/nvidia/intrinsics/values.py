@@ -45,5 +45,5 @@ def _value(builder: Any, arguments: Values) -> Any:
     return tuple_of(builder, builder.call(assembly, [address, narrow(builder, bytes)]))
 
 
-#: The value of so many bytes at a generic address, zero-extended to two words; 0 at address 0.
+#: The value of `bytes` bytes at a generic address, zero-extended to two words; 0 at address 0.
 value_at = define("value_at", 2, _value, PAIR)

@@ -75,7 +75,7 @@ match_any_sync = define("match_any_sync", 2, _match(32))
 match_any_sync_64 = define("match_any_sync_64", 2, _match(64))
 ballot_sync = define("ballot_sync", 2, _vote("ballot", I32))
 any_sync = define("any_sync", 2, _vote("any", I1))
-#: Whether this lane is the lowest of those in a mask that it belongs to.
+#: Whether this lane is the lowest in a mask that contains it.
 is_first = define("is_first", 1, _first)
 #: The same by another special register, so that ptxas keeps no value of one for the other.
 is_lowest = define("is_lowest", 1, _lowest)

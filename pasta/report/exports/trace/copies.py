@@ -14,13 +14,13 @@ _COPIES = {
 }  # fmt: skip
 #: Maximum number of copies and sets that wait for their completion.
 _MAX_PENDING = 1 << 16
-#: Correlations of copies begin here: those of kernels are numbers of launches.
+#: First correlation of copies; correlations of kernels are launch numbers.
 _CORRELATIONS = 1 << 31
 
 
 @dataclass(slots=True)
 class Work:
-    """A copy or set. `missing`: bytes whose completion has not come; it may come in parts."""
+    """A copy or set. `missing`: bytes without a completion so far; completions may be partial."""
 
     time: int
     category: str
@@ -136,7 +136,7 @@ class Copies:
         self.out.instant(on, work.time, work.label, work.detail, category=work.category)
 
     def close(self) -> None:
-        """Draws what is left."""
+        """Draws the remaining work."""
         for correlation in tuple(self.pending):
             self._give_up(correlation)
 

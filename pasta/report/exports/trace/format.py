@@ -110,7 +110,7 @@ class Track:
 
 
 class Tracks(ABC):
-    """Tracks with their open slices. Subclasses receive what is drawn."""
+    """Tracks with their open slices. Subclasses receive the drawn items."""
 
     #: Whether arguments of slices and the allocations of tensors are used: making them takes time.
     detailed: ClassVar[bool] = True
@@ -272,7 +272,7 @@ class Tracks(ABC):
 
 
 class TraceFormat(Tracks):
-    """Formats what is drawn as lines."""
+    """Formats drawn items as lines."""
 
     def __init__(self, process: Process, strings: Strings) -> None:
         super().__init__(process, strings)

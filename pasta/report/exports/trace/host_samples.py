@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 CATEGORY = "host_sample"
 #: Outermost calls of a stack that a picture has room for; a trace has all.
 _MAX_CALLS = 24
-#: A thread that used no processor time for so many periods was not in the calls meanwhile.
+#: Periods without processor time after which a thread's sampled calls end.
 _PAUSE = 2.0
 
 
@@ -28,7 +28,7 @@ class _Thread:
 
 
 class HostSamples:
-    """Draws the calls of each thread, on a track beside the thread's own."""
+    """Draws the sampled calls of each thread, on a separate track."""
 
     def __init__(self, out: Tracks, stacks: Stacks) -> None:
         self.out, self.stacks = out, stacks

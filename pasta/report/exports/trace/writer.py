@@ -50,7 +50,7 @@ def write_trace(
     symbols: Symbols | None = None,
 ) -> None:  # fmt: skip
     """Writes a trace of all events in bounded memory; `head` must have been fed the batches.
-    `symbols` of native code; by default from this machine's files."""
+    `symbols`: of native code, by default from this machine's files."""
     file.write(b"{" + json.dumps(head.fields(process))[1:-1].encode() + b',\n"traceEvents":[\n')
     separator = b""
     for lines in _lines(TraceFormat(process, strings), batches, head, symbols):
@@ -63,7 +63,7 @@ def write_trace(
 def _lines(
     out: TraceFormat, batches: Iterable[Batch], head: TraceHead, symbols: Symbols | None
 ) -> Iterator[list[str]]:
-    """Lines of each batch, then those that end open slices."""
+    """Lines of each batch, then lines that end open slices."""
     drawing = Drawing(out, head, symbols)
     out.start()
     for batch in batches:
@@ -86,7 +86,7 @@ def _without_collector() -> Iterator[None]:
 
 
 class Drawing:
-    """Draws batches on tracks. `head` tells whether kernels and copies have device times."""
+    """Draws batches on tracks. `head`: whether kernels and copies have device times."""
 
     def __init__(self, out: Tracks, head: TraceHead, symbols: Symbols | None = None) -> None:
         self.out = out
