@@ -114,7 +114,10 @@ class Divergence(Tool):
             )
 
     def _imbalanced(self, launches: Table) -> Iterator[Finding]:
-        """Kernels with launches in which one block makes many more accesses than others."""
+        """Kernels with launches in which one block makes many more accesses than others. The gain
+        is a share of the accesses of the busiest blocks of all launches: gains of kernels add
+        up."""
+        busiest = int(launches.columns["most"].sum())
         found: dict[str, list[dict[str, Any]]] = {}
         for row in launches.rows():
             if row["imbalance"] < self.imbalance or row["imbalance"] <= 1:
@@ -133,8 +136,8 @@ class Divergence(Tool):
                 " times the mean number of accesses; in this launch "
                 f"{rows[0]['imbalance']:.3g} times: {rows[0]['most']:,}",
                 remedy="give all blocks equal work, or let them take small work items from a queue",
-                gain=1 - mean / most,
-                of="accesses of the busiest blocks",
+                gain=(most - mean) / busiest,
+                of="accesses of the busiest block of each launch",
                 confidence="low",
             )
 

@@ -255,7 +255,9 @@ class Roofline(Tool):
         return any(map(len, self.moved))
 
     def _add_flops(self, work: NDArray[Any], roofs: Mapping[str, Roof | None]) -> None:
-        """Adds each operator node's operations to one of its launches, and divides them."""
+        """Adds each operator node's operations to one of its launches, and divides them.
+
+        A convolution or attention launches nothing itself: the operators that it calls do."""
         length = len(self.context.operators.nodes)
         flops, at_peak = np.zeros(length), np.zeros(length)
         for (node, id), amount in zip(
@@ -263,6 +265,7 @@ class Roofline(Tool):
         ):
             flops[node] += amount
             at_peak[node] += amount * _time_at(roofs, self._type(id)) if amount else 0.0
+        work["node"] = self.context.operators.nearest(flops > 0)[work["node"]]
         nodes, first = np.unique(work["node"], return_index=True)
         inside = nodes > 0  # 0: outside of operators
         work["flops"][first[inside]] = flops[nodes[inside]]

@@ -143,6 +143,8 @@ class Utilization(Tool):
     def result(self) -> Result:
         """Tables of devices, gaps and overlap, and findings."""
         self.use.finish()
+        if not any(device.busy for device in self.use.devices.values()):  # busy or idle: unknown
+            return Result("no device work has times")
         rows = self.use.gaps(self.context)
         path, waits = self._critical_path(), self._stream_waits()
         findings = [
@@ -599,8 +601,6 @@ class Utilization(Tool):
                 )
 
     def _summary(self, rows: list[Row], path: Table) -> str:
-        if not any(device.busy for device in self.use.devices.values()):
-            return "no device work has times"
         texts = []
         for number, device in sorted(self.use.devices.items()):
             share = formatted(device.busy / max(1, device.span), "share")

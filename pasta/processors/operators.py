@@ -581,6 +581,18 @@ class Operators:
             found[number] = found[self.nodes["parent"][number]]
         return found
 
+    def nearest(self, chosen: NDArray[Any]) -> NDArray[Any]:
+        """Of each node the nearest `chosen` (bool) one among itself and its callers; itself if none
+        is."""
+        found = np.arange(len(chosen))
+        reached = np.array(chosen, bool)
+        # a node comes after its parent
+        for number in np.flatnonzero(~reached & (self.nodes["parent"] != 0)).tolist():
+            parent = self.nodes["parent"][number]
+            if reached[parent]:
+                found[number], reached[number] = found[parent], True
+        return found
+
     def with_callees(self, amounts: NDArray[Any]) -> NDArray[Any]:
         """Amounts (int64) of nodes, including all nodes called from them."""
         found, parents = amounts.tolist(), self.nodes["parent"].tolist()

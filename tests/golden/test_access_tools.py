@@ -666,6 +666,12 @@ def test_idle_lanes_and_unequal_blocks_are_findings() -> None:
     assert findings("divergence", events, idle=96) == [idle]
     assert not findings("divergence", events, idle=97)
     assert not findings("divergence", events, idle=96, idle_share=0.76)
+    events.launch("another", grid=(2, 1, 1), entry_pc=0x8000)
+    for block, lanes in enumerate((2, 30)):
+        events.access("global", [A + 4 * i for i in range(lanes)], pc=0x8010, block=block)
+    # shares of one whole, which add up where reports merge findings
+    gains = [("kernel, launch 0", 18 / 56), ("another, launch 1", 14 / 56)]
+    assert findings("divergence", events, unequal=32, imbalance=1.5) == gains
 
 
 def test_hot_small_objects_are_a_finding() -> None:

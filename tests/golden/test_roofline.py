@@ -96,6 +96,40 @@ def test_intensity_rate_and_share_of_the_roof(splits: Any) -> None:
     assert finding.where == "fill" and "bytes" not in finding.where
 
 
+@pytest.mark.parametrize("splits", [[], range(3, 20, 5)])
+def test_operations_of_an_operator_whose_callees_launch(splits: Any) -> None:
+    """PyTorch's convolution calls the vendor's one, which launches; the bias is added by another
+    operator."""
+    events = Events()
+    events.tensor(1, 4096, 4096, "2,3,8,8")
+    events.tensor(2, 8192, 4096, "16,3,3,3")
+    events.tensor(3, 12288, 4096, "2,16,6,6")
+    flops = 2 * 2 * 16 * 36 * 27
+    for _ in range(2):
+        events.operator("aten::conv2d", inputs=[1, 2])
+        events.operator("aten::convolution", 2, inputs=[1, 2])
+        events.operator("aten::cudnn_convolution", 3, inputs=[1, 2])
+        first = events.launch("im2col"), events.launch("implicit_gemm")
+        events.operator_end(3, outputs=[3])
+        events.operator("aten::add_", 3, inputs=[3])
+        bias = events.launch("add")
+        events.operator_end(3, outputs=[3])
+        events.operator_end(2, outputs=[3])
+        relu = events.launch("relu")
+        events.operator_end(outputs=[3])
+        for ordinal, took in zip((*first, bias, relu), (1000, 2000, 1000, 5000), strict=True):
+            events.complete(ordinal, 10_000, 10_000 + took)
+    result = run_tool(TOOL, events, options=ROOFS, splits=splits)
+    found = {name: row["gflop"] for name, row in by_kernel(result).items()}
+    assert found == {
+        "im2col": pytest.approx(2 * flops / 4 / 1e9),
+        "implicit_gemm": pytest.approx(2 * flops / 2 / 1e9),
+        "add": pytest.approx(2 * flops / 4 / 1e9),
+        "relu": None,
+    }
+    assert f"{2 * flops / 1e9:.3g} GFLOP" in result.summary
+
+
 def test_without_roofs_and_times() -> None:
     events = Events()
     events.alloc(0x1000, 4096)
