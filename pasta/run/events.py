@@ -22,7 +22,7 @@ from pasta import abi
 from pasta.arrow import to_arrow, to_numpy
 from pasta.errors import RunError
 from pasta.processors.batch import Batch
-from pasta.run.files import batches, open_parquet, plain_schema, with_texts
+from pasta.run.files import batches, open_parquet, plain_schema, with_texts, writing
 from pasta.table import plain
 
 if TYPE_CHECKING:
@@ -102,15 +102,16 @@ class Recorder:
             path = self.directory / f"{kind}-{part:05}.parquet"
             temporary = path.with_suffix(".writing")
             delta = {c: "DELTA_BINARY_PACKED" for c in table.column_names if c in _SORTED}
-            pq.write_table(
-                table,
-                temporary,
-                compression="zstd",
-                compression_level=1,
-                use_dictionary=[c for c in table.column_names if c not in _SORTED],
-                column_encoding=delta,
-                write_statistics=["position", "time"],
-            )
+            with writing(temporary) as file:
+                pq.write_table(
+                    table,
+                    file,
+                    compression="zstd",
+                    compression_level=1,
+                    use_dictionary=[c for c in table.column_names if c not in _SORTED],
+                    column_encoding=delta,
+                    write_statistics=["position", "time"],
+                )
             temporary.rename(path)
             self._parts[kind] = part + 1
             self.counts[kind] = self.counts.get(kind, 0) + table.num_rows

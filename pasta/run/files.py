@@ -126,14 +126,31 @@ def open_parquet(path: Path, run: Path, *, whole: bool = True) -> pq.ParquetFile
 
     real = regular_file(path, run)
     with reading(path):
-        file = pq.ParquetFile(real, **_THRIFT)
+        file = pq.ParquetFile(_native(real), **_THRIFT)
         schema = file.schema_arrow
         if len(schema) <= MAX_COLUMNS and (texts := _texts(schema)):
-            file = pq.ParquetFile(real, metadata=file.metadata, read_dictionary=texts, **_THRIFT)
+            file = pq.ParquetFile(
+                _native(real), metadata=file.metadata, read_dictionary=texts, **_THRIFT
+            )
         why = _refusal(file, real.stat().st_size, whole)
     if why:
         raise RunError(f"{plain(str(path))}: {why}", remedy="read it with pyarrow.parquet")
     return file
+
+
+def _native(path: Path) -> pa.NativeFile:
+    return pa.OSFile(os.fsencode(path))  # pyarrow takes names that are not UTF-8 as bytes only
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[pa.NativeFile]:
+    """A new file for pyarrow, removed if writing it fails. Raises OSError."""
+    try:
+        with pa.OSFile(os.fsencode(path), "wb") as file:
+            yield file
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise
 
 
 def _texts(schema: pa.Schema) -> list[str]:

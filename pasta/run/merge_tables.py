@@ -12,7 +12,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pasta.errors import RunError
-from pasta.run.files import batches, open_parquet, plain_schema, reading, with_texts
+from pasta.run.files import (
+    batches,
+    open_parquet,
+    plain_schema,
+    reading,
+    with_texts,
+    writing,
+)
 from pasta.run.results import LAYOUT, layout_of
 from pasta.run.root import RankRun
 
@@ -146,7 +153,7 @@ def merge_table(parts: Sequence[Part], target: Path, problems: list[str]) -> boo
         problems.append(f"{parts[0].path.parent.name}: table {target.stem}: left out, {error}")
         return False
     held: list[pa.Table] = []
-    with pq.ParquetWriter(target, schema, compression="zstd") as writer:
+    with writing(target) as file, pq.ParquetWriter(file, schema, compression="zstd") as writer:
         for table in merged_rows(parts, schema, problems):
             held.append(table)
             if sum(len(each) for each in held) >= _ROWS:

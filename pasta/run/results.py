@@ -27,6 +27,7 @@ from pasta.run.files import (
     reading,
     regular_file,
     with_texts,
+    writing,
 )
 from pasta.run.schema import (
     RESULT,
@@ -68,7 +69,8 @@ def write_result(
             stored = _to_arrow(table)
         except Exception as error:
             raise TypeError(f"table {each}: {error}") from error
-        pq.write_table(stored, target / f"{each}.parquet", compression="zstd")
+        with writing(target / f"{each}.parquet") as parquet:
+            pq.write_table(stored, parquet, compression="zstd")
     for file, write in result.files.items():
         if isinstance(write, Path):
             shutil.move(write, target / file)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -96,12 +97,14 @@ def rows(all_batches: list[Batch], texts: Strings) -> list[tuple[Any, ...]]:
 def test_every_kind_round_trips(kind: str, tmp_path: Path) -> None:
     texts = strings()
     given_batches = list(batches([kind], [40], 7))
-    recorder = Recorder(tmp_path, texts)
+    directory = tmp_path / os.fsdecode(b"of Latin-1: \xe9")  # not UTF-8
+    directory.mkdir()
+    recorder = Recorder(directory, texts)
     for batch in given_batches:
         recorder.add(batch)
     recorder.flush()
     again = Strings()
-    assert rows(list(read_batches(tmp_path, again)), again) == rows(given_batches, texts)
+    assert rows(list(read_batches(directory, again)), again) == rows(given_batches, texts)
 
 
 @examples(25)
