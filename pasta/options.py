@@ -52,7 +52,10 @@ class Option(Generic[T]):
         self.minimum = minimum
         self.name = ""
         self.given = default
-        self.default: T = self.parse(default)
+        try:
+            self.default: T = self.parse(default)
+        except ValueError:
+            raise ValueError(f"the default {default!r} is not {self.accepted}") from None
 
     def __set_name__(self, owner: type, name: str) -> None:
         self.name = name
@@ -171,5 +174,6 @@ def option(
     """
     found = kind or type(default).__name__
     if found not in _ACCEPTED:
-        raise TypeError(f"an option is bool, int, float or str, not {found}")
+        kinds = '; its kind may be "bytes", "duration" or "regex"' if kind else ""
+        raise TypeError(f"an option is bool, int, float or str, not {found}{kinds}")
     return Option(default, help, choices, found, minimum)  # type: ignore[arg-type]

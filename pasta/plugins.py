@@ -314,6 +314,10 @@ def _module_of(path: Path) -> ModuleType:
     except ProbeError:
         del sys.modules[name]
         raise  # has its place
+    except ToolError as error:
+        del sys.modules[name]
+        message = f"{path}{_line_in(error, real)}: {error.message}"
+        raise ToolError(message, remedy=error.remedy) from error
     except KeyboardInterrupt:
         raise
     # A tool file that calls sys.exit() must not end the launcher.
@@ -379,4 +383,6 @@ def _unknown(name: str, known: Sequence[str], where: str = "there are") -> ToolE
 
     close = get_close_matches(name[:100], known, 3)
     hint = f"did you mean {' or '.join(close)}? " if close else ""
+    if name.isidentifier() and os.path.isfile(f"{name}.py"):
+        hint = f"the file here is ./{name}.py; "
     return ToolError(f"there is no tool {shown(name)}", remedy=f"{hint}{where} {', '.join(known)}")

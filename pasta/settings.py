@@ -88,10 +88,12 @@ def parse_window(value: object) -> str:
 
 
 def parse_budget(value: object) -> float:
-    """A share above 0 from a number or a text such as "20%". Raises ValueError."""
+    """A share above 0 from a number or a text such as "20%". A text above 1 needs the sign: "20" is
+    hardly meant as 2000 %. Raises ValueError."""
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(%?)\s*", _text(value), re.ASCII)
     share = float(match[1]) / (100 if match[2] else 1) if match else 0.0
-    if not 0.001 <= share <= 1000:
+    meant = share <= 1 or not isinstance(value, str) or "%" in value
+    if not meant or not 0.001 <= share <= 1000:
         raise ValueError('a share such as "20%" or 0.2, at least 0.1%')
     return share
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import inspect
+import shlex
 from collections.abc import Iterator, Sequence
 
 from rich.box import SIMPLE
@@ -81,10 +82,17 @@ def _print_one(console: Console, name: str, paths: Sequence[str]) -> None:
         console.print(Text(f"{name}: {what}\ntools: {tools}\nfile: {find_preset(name)}"))
         return
     for tool in found:
-        _print_tool(console, tool)
+        _print_tool(console, tool, shlex.join(_options(name, tool, paths)))
 
 
-def _print_tool(console: Console, tool: type[Tool]) -> None:
+def _options(name: str, tool: type[Tool], paths: Sequence[str]) -> list[str]:
+    """Options that run a tool that was found by this name."""
+    if name.partition(":")[0].endswith(".py"):
+        return ["-t", name]
+    return [*(each for path in paths for each in ("--tool-path", path)), "-t", tool.name]
+
+
+def _print_tool(console: Console, tool: type[Tool], options_to_run: str) -> None:
     console.print(Text(f"{tool.name}: {inspect.cleandoc(tool.__doc__ or 'no documentation')}\n"))
     for need in _needs(tool):
         console.print(Text(f"needs {need}"))
@@ -97,7 +105,7 @@ def _print_tool(console: Console, tool: type[Tool]) -> None:
     tables = _tables(tool)
     if tables:
         _print(console, ("table", "columns"), tables)
-    console.print(Text(f"run it: pasta-preload -t {tool.name} PROGRAM"))
+    console.print(Text(f"run it: pasta-preload {options_to_run} PROGRAM"))
 
 
 def _needs(tool: type[Tool]) -> Iterator[str]:

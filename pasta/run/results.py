@@ -6,7 +6,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -93,19 +93,39 @@ def write_result(
 
 def _check(result: Result) -> None:
     """Raises ValueError unless the names of tables, files and figures are plain and unique, and
-    TypeError if the summary is not a string."""
-    if not isinstance(result.summary, str):
-        raise TypeError(f"the summary must be a str, not {type(result.summary).__name__}")
-    for what, names in (
-        ("table", result.tables),
-        ("file", result.files),
-        ("figure", result.figures),
+    units are known, and TypeError for members of other types."""
+    _check_type("the summary", result.summary, str, "a str")
+    a_table, a_figure = "a pasta.tool.Table", "a pasta.tool.Figure"
+    a_file = "a function that writes to an open binary file, or a pathlib.Path"
+    for what, named, kind, wanted in (
+        ("table", result.tables, Table, a_table),
+        ("file", result.files, (Callable, Path), a_file),
+        ("figure", result.figures, Figure, a_figure),
     ):
-        for name in names:
+        _check_type(f"{what}s", named, Mapping, f"a dictionary: each name with {wanted}")
+        for name, each in named.items():
             check_name(name, what)
+            _check_type(f"{what} {name}", each, kind, wanted)
+    for name, table in result.tables.items():
+        for column, unit in table.units.items():
+            if unit not in get_args(Unit):
+                units = ", ".join(get_args(Unit))
+                raise ValueError(f"table {name}: {unit!r} of {column} is not a unit: {units}")
+    for what, sequence, member, wanted in (
+        ("findings", result.findings, Finding, "a list of pasta.tool.Finding"),
+        ("notes", result.notes, str, "a list of str"),
+    ):
+        _check_type(what, sequence, (list, tuple), wanted)
+        for each in sequence:
+            _check_type(what, each, member, wanted)
     taken = {"result.json", *(f"{name}.parquet" for name in result.tables)}
     for name in taken.intersection(result.files):
         raise ValueError(f"the file name {name} is reserved for PASTA")
+
+
+def _check_type(what: str, value: object, kind: Any, wanted: str) -> None:
+    if not isinstance(value, kind):
+        raise TypeError(f"{what} must be {wanted}, not {type(value).__name__}")
 
 
 class StoredTables(Mapping[str, Table]):

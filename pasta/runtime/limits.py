@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from pasta.contained import contained
+from pasta.errors import RunError
 from pasta.progress import report_progress
 from pasta.run.directory import RunDirectory
 from pasta.run.results import write_result
@@ -93,7 +94,10 @@ def _store(run: RunDirectory, tool: Tool, name: str, result: Result) -> None:
     target = run.results / name
     try:
         write_result(staging.results, name, result, title=tool.title, topic=tool.topic)
-        check_shown(staging)
+        try:
+            check_shown(staging)
+        except RunError as error:  # the place in the result, not that of files that are removed
+            raise ValueError(str(error).removeprefix(f"{staging.results}/{name}/")) from error
         run.results.mkdir(exist_ok=True)
         shutil.rmtree(target, ignore_errors=True)  # left by a killed collector
         (staging.results / name).rename(target)

@@ -295,6 +295,34 @@ def test_failing_tool_does_not_affect_others(
     assert np.geterr()["divide"] == "warn"
 
 
+A_FINDING = {"what": "w", "where": "k", "evidence": "e", "remedy": "r"}
+
+
+@pytest.mark.parametrize(
+    ("result", "reason"),
+    [
+        ({"tables": Table({"a": [1]})}, "tables must be a dictionary: each name with a pas"),
+        ({"tables": {"x": {"a": [1]}}}, "table x must be a pasta.tool.Table, not dict"),
+        ({"tables": {"x": Table({"a": [1]}, units={"a": "MB"})}},
+         "table x: 'MB' of a is not a unit: bytes, ns, address, count, share"),
+        ({"tables": {"x": Table({"a": [1]}, shown=-1)}}, "x.parquet: cannot be read (pasta.layout"),
+        ({"figures": [Figure("bar", "", [1], {"y": [1]})]}, "figures must be a dictionary: each"),
+        ({"figures": {"f": Figure("pie", "", [1], {"y": [1]})}},
+         "result.json: figures.f.kind: expected one of line, step, bar, area"),
+        ({"files": {"a.txt": "text"}}, "file a.txt must be a function that writes to an open bin"),
+        ({"findings": Finding(**A_FINDING)}, "findings must be a list of pasta.tool.Finding, no"),
+        ({"findings": [Finding(**A_FINDING, confidence="sure")]},
+         "result.json: findings.0.confidence: expected one of high, medium, low"),
+        ({"notes": "one"}, "notes must be a list of str, not str"),
+    ],
+)  # fmt: skip
+def test_reasons_name_the_part_of_the_result(
+    result: dict[str, Any], reason: str, tmp_path: Path
+) -> None:
+    done = run_beside(bad(result=giving(**result)), place=tmp_path, hand_over=False)
+    assert done.failures["bad"]["reason"].partition(": ")[2].startswith(reason)
+
+
 @examples(15)
 @given(cases=st.lists(st.sampled_from(sorted(CASES)), min_size=2, max_size=5, unique=True))
 def test_several_tools_fail(cases: list[str], expected: list[dict[str, Any]]) -> None:

@@ -77,7 +77,17 @@ def test_options_reach_their_tool(write: Any) -> None:
         ("import sys\nsys.exit(3)", r"bad\.py:2: SystemExit: 3"),
         ("x = 1", r"bad\.py defines no tool: define a class that derives from pasta\.tool\.Tool"),
         ("from pasta.tool import Tool", r"bad\.py defines no tool"),
-        (MINE.replace("def result", "def on_launch"), r"bad\.py:3: ToolError: .*on_launches"),
+        (MINE.replace("def result", "def on_launch"), r"bad\.py:3: tool mine: .*on_launches"),
+        (
+            MINE.replace(
+                "def result", "o = option('4 kilo', kind='bytes', help='')\n    def result"
+            ),
+            r"bad\.py:\d+: ValueError: the default '4 kilo' is not a size such as",
+        ),
+        (
+            MINE.replace("def result", "o = option('4', kind='size', help='')\n    def result"),
+            r"bad\.py:\d+: TypeError: an option is .*, not size; its kind may be \"bytes\"",
+        ),
         ("class Mine(BaseException): pass\nraise Mine('one\\ntwo')", r"bad\.py:2: Mine: one$"),
     ],
 )
@@ -117,11 +127,17 @@ def test_side_effects_of_tool_files_are_undone(write: Any) -> None:
         os.umask(umask)
 
 
-def test_unknown_tool_error_lists_available_tools(write: Any, tmp_path: Path) -> None:
+def test_unknown_tool_error_lists_available_tools(
+    write: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(
         ToolError, match=r"'kernel_frq': did you mean kernel_freq\? there are .*copies"
     ):
         find_tools("kernel_frq")
+    write("here.py", MINE)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ToolError, match=r"'here': the file here is \./here\.py; there are"):
+        find_tools("here")
     with pytest.raises(ToolError, match=r"none\.py does not exist"):
         find_tools("./none.py")
     path = write("mine.py", MINE)

@@ -214,6 +214,7 @@ def test_rejected_fields_for_the_kinds(
         ("access, maps=None", "takes the parameters"),
         ("*access", "takes the parameters"),
         ("access, min", "the parameter min"),
+        ("self, access, maps", "seen has the parameter self, .*: leave it out"),
     ],
 )
 def test_invalid_parameters(tmp_path: Path, parameters: str, what: str) -> None:

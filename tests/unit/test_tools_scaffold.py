@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import argparse
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from pasta.cli import tools
 from pasta.config import Config
 from pasta.errors import ToolError
 from pasta.plugins import load_tools
@@ -29,6 +32,23 @@ def test_a_new_tool_passes_its_test_and_runs_by_its_preset(name: str, tmp_path: 
     config.load(str(written[2]))
     (tool,) = load_tools(config.tools, config.tool_options, config.tool_paths)
     assert tool.name == "my_tool"
+
+
+def test_the_description_of_a_tool_ends_with_a_command_that_finds_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, *_ = new_tool("my_tool", tmp_path / "my tools")
+    place = ["--tool-path", str(path.parent)]
+    for given, command in (
+        ([str(path)], ["-t", str(path)]),
+        (["my_tool", *place], [*place, "-t", "my_tool"]),
+        (["copies"], ["-t", "copies"]),
+    ):
+        parser = argparse.ArgumentParser()
+        tools.prepare(parser)
+        tools.run(parser.parse_args(given))
+        last = "".join(capsys.readouterr().out.partition("run it: ")[2].splitlines())
+        assert shlex.split(last) == ["pasta-preload", *command, "PROGRAM"]
 
 
 def test_existing_files_are_not_overwritten(tmp_path: Path) -> None:

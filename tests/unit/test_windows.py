@@ -53,8 +53,9 @@ def test_invalid_windows(text: str) -> None:
 
 
 def test_budgets() -> None:
-    assert [parse_budget(text) for text in ("20%", 0.2, "5 %", 1)] == [0.2, 0.2, 0.05, 1.0]
-    for text in ("0", "-1", "20 percent", "", "0.01%"):
+    given = ("20%", 0.2, "5 %", 1, "150%", 1.5)  # numbers: also as a run's manifest has them
+    assert [parse_budget(each) for each in given] == [0.2, 0.2, 0.05, 1.0, 1.5, 1.5]
+    for text in ("0", "-1", "20 percent", "", "0.01%", "20"):
         with pytest.raises(ValueError, match="20%"):
             parse_budget(text)
 

@@ -77,6 +77,9 @@ def parameters_of(source: Source, known: Sequence[str], minimum: int) -> tuple[s
     names = tuple(each.arg for each in (*arguments.posonlyargs, *arguments.args))
     plain = not (arguments.vararg or arguments.kwarg or arguments.kwonlyargs or arguments.defaults)
     for name in names:
+        if name == "self":  # would be the access
+            found = f"{source.tree.name} has the parameter self, but runs without its tool"
+            source.wrong(source.tree, found, "leave it out")
         if "__" in name or name in BUILTINS:
             source.wrong(source.tree, f"the parameter {name}", "use another name")
     if not plain or not minimum <= len(names) <= len(known):

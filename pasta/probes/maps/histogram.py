@@ -85,7 +85,9 @@ class Histogram(Map[HistogramAccumulator]):
 
     storage = HistogramAccumulator
 
-    def __init__(self, *, by: By = "object", bin: Number, window: Number | None = None) -> None:
+    def __init__(
+        self, *, by: By = "object", bin: Number = "4KiB", window: Number | None = None
+    ) -> None:
         super().__init__()
         parts = self._checked_by(by, [*IMPLICIT, "object"])
         if "object" not in parts:
