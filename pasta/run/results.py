@@ -116,8 +116,8 @@ def _check(result: Result) -> None:
         ("notes", result.notes, str, "a list of str"),
     ):
         _check_type(what, sequence, (list, tuple), wanted)
-        for each in sequence:
-            _check_type(what, each, member, wanted)
+        for one in sequence:
+            _check_type(what, one, member, wanted)
     taken = {"result.json", *(f"{name}.parquet" for name in result.tables)}
     for name in taken.intersection(result.files):
         raise ValueError(f"the file name {name} is reserved for PASTA")
