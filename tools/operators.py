@@ -265,10 +265,7 @@ class Operators(Tool):
     def _summary(self, tree: _Tree) -> str:
         calls = int(tree.nodes["calls"].sum())
         if not calls:
-            return (
-                "no framework operators were recorded: PyTorch is followed in programs that "
-                "import it after they were started"
-            )
+            return "no framework operators were recorded"
         outer = tree.nodes["parent"] == 0
         parts = [
             f"{counted(calls, 'operator')}, {int(tree.nodes['calls'][outer].sum()):,} of them"
@@ -406,9 +403,11 @@ class _Tree:
         untimed = counted["device_time"] == 0
         device_time = summed(self.device_time, outer)
         gradients = summed(self.gradient_time, outer)
-        rate = counted["flops"] / np.maximum(counted["device_time"], 1)  # per ns: GFLOP/s
+        # a convolution or attention launches nothing itself
+        computing = np.where(untimed, device_time, counted["device_time"])
+        rate = counted["flops"] / np.maximum(computing, 1)  # per ns: GFLOP/s
         peak_time = np.bincount(code, self.peak_time, len(codes))
-        mfu = peak_time / np.maximum(counted["device_time"], 1)
+        mfu = peak_time / np.maximum(computing, 1)
         rows_of = columns([rows[at] for at in order.tolist()])
         found = {
             **rows_of,
@@ -421,8 +420,10 @@ class _Tree:
             "total_device_time": absent_where(device_time[order], (device_time == 0)[order]),
             "gradient_time": absent_where(gradients[order], (gradients == 0)[order]),
             "gflop": counted["flops"][order] / _GIGA,
-            "gflop_rate": absent_where(rate[order], (untimed | (counted["flops"] == 0))[order]),
-            "mfu": absent_where(mfu[order], (untimed | (peak_time == 0))[order]),
+            "gflop_rate": absent_where(
+                rate[order], ((computing == 0) | (counted["flops"] == 0))[order]
+            ),
+            "mfu": absent_where(mfu[order], ((computing == 0) | (peak_time == 0))[order]),
             "allocations": counted["allocations"][order],
             "allocated": counted["allocated"][order],
             "waits": counted["waits"][order],

@@ -442,10 +442,7 @@ class Tensors(Tool):
             if device.reserved:
                 text += f", {formatted(device.reserved, 'bytes')} reserved by the allocator"
             parts.append(text)
-        return "; ".join(parts) or (
-            "no framework tensors were recorded: PyTorch is followed in programs that import "
-            "it after they were started"
-        )
+        return "; ".join(parts) or "no framework tensors were recorded"
 
     def _hidden(self, *columns: str) -> frozenset[str]:
         """Columns omitted from the text report, including the device if there is only one."""

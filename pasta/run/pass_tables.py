@@ -287,7 +287,8 @@ def _table(
     hidden = {"measured"}
     if atomics is None or not atomics.any():
         hidden.add("atomic_bytes")
-    if "probed" in columns and (columns["probed"] == columns["joined"]).all():
+    has_bytes = any(name in columns for name in BYTES)  # probed: launches whose bytes are known
+    if not has_bytes or ("probed" in columns and (columns["probed"] == columns["joined"]).all()):
         hidden.add("probed")
     sums = ("launches_times", "launches_accesses", "joined", "device_time")
     levels = ("mean_time", *BYTES, "gb_per_second", "share_of_peak")

@@ -94,6 +94,21 @@ def test_operations_belong_to_the_operator_that_computes(splits: Any) -> None:
     )
 
 
+def test_the_rate_of_an_operator_whose_callee_launches() -> None:
+    events = tensors(x=(2, 3, 8, 8), weight=(16, 3, 3, 3), out=(2, 16, 6, 6))
+    events.operator("aten::convolution", inputs=(1, 2))
+    events.operator("aten::cudnn_convolution", 2, inputs=(1, 2))
+    ordinal = events.launch("implicit_gemm")
+    events.operator_end(2, outputs=(3,))
+    events.operator_end(outputs=(3,))
+    events.complete(ordinal, 5_000_000, 5_000_000 + 1000)
+    table = run_tool(Operators, events).tables["operators"]
+    rates = {row["operator"]: row["gflop_rate"] for row in table.rows()}
+    flops = 2 * 2 * 16 * 36 * 27
+    assert rates["aten::convolution"] == pytest.approx(flops / 1000)
+    assert rates["aten::cudnn_convolution"] is None
+
+
 def test_a_tensor_has_the_shape_that_it_had_at_the_operator() -> None:
     events = tensors(a=(2, 3), b=(3, 4))
     product(events, 1, 2)

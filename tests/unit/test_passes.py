@@ -19,7 +19,7 @@ from pasta.errors import RunError
 from pasta.plugins import find_tools
 from pasta.run.directory import SCHEMA, RunDirectory
 from pasta.run.passes import join_all, join_as, partners
-from pasta.run.results import write_result
+from pasta.run.results import read_results, write_result
 from pasta.run.root import Root, is_root
 from pasta.table import Table
 from pasta.testing import Events, run_tool
@@ -334,6 +334,8 @@ def test_a_pass_without_the_tool_that_counts_bytes(tmp_path: Path) -> None:
     a, _ = rows(run, "kernels")
     assert (a["joined"], a["device_time"]) == (2, 400)
     assert "bytes" not in a
+    stored = {each.name: each for each in read_results(run.path / "results")}
+    assert "probed" in stored["joined"].tables["kernels"].hidden  # it would be 0 of launches
     assert any("access_count did not run in the pass accesses" in n for n in result(run)["notes"])
 
 
