@@ -175,6 +175,9 @@ class _Attached:
         loaded = _loaded_library()
         self.preloaded = hasattr(ctypes.PyDLL(None), "pasta_block_ring")
         modules = [name for name in request["modules"] if name in sys.modules]
+        for name in modules:
+            if getattr(getattr(sys.modules[name], "__spec__", None), "_initializing", False):
+                raise Refused(f"it is importing {name}: attach again when it has")
         program = (getattr(sys, "argv", None) or [""])[0] or "python"
         about = {"preloaded": self.preloaded, "modules": modules, "program": program}
         if not loaded and not request["configuration"]:

@@ -19,6 +19,7 @@ log.txt        messages of all processes
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -116,9 +117,11 @@ class Session(NamedTuple):
         except OSError as error:
             session.remove()
             session.disown()
+            remedy = "make room there or use another directory with --set ring.directory=DIR"
+            if error.errno == errno.EFBIG:
+                remedy = "raise the limit on file sizes: ulimit -f"
             raise RunError(
-                f"cannot create the session directory {directory} ({error.strerror})",
-                remedy="make room there or use another directory with --set ring.directory=DIR",
+                f"cannot create the session directory {directory} ({error.strerror})", remedy=remedy
             ) from None
         return session
 

@@ -3,6 +3,7 @@ thread."""
 
 from __future__ import annotations
 
+import importlib
 import os
 import signal
 import stat
@@ -285,6 +286,23 @@ def test_signal_during_a_call_is_handled_by_the_program() -> None:
     finally:
         signal.signal(signal.SIGALRM, before)
     thread.join()
+
+
+def test_a_framework_that_is_being_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its module is there, but not yet complete."""
+    (tmp_path / "half_imported.py").write_text(
+        "import socket, pytest\n"
+        "from pasta.runtime import attached\n"
+        "with socket.socket(socket.AF_UNIX) as connection:\n"
+        "    request = {'modules': ['half_imported'], 'configuration': ''}\n"
+        "    with pytest.raises(attached.Refused, match='importing half_imported: attach again'):\n"
+        "        attached._Attached(connection).open(request)\n"
+        "asked = True\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    assert importlib.import_module("half_imported").asked
 
 
 def test_main_thread_in_a_call_of_c() -> None:

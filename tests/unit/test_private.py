@@ -179,17 +179,31 @@ def test_file_writable_by_others(tmp_path: Path, bits: int) -> None:
         read_ended(ring)
 
 
+@contextmanager
+def file_size_limit() -> Iterator[None]:
+    """Of 64 KiB."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_session_above_the_limit_on_file_sizes(tmp_path: Path) -> None:
+    config = Config(ring_directory=str(tmp_path))
+    with file_size_limit(), pytest.raises(RunError) as raised:
+        Session.create(config, ["program"], 0)
+    assert "(File too large)" in raised.value.message and "ulimit -f" in raised.value.remedy
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_document_without_room(tmp_path: Path) -> None:
     """What was written of it is removed: others need the room. The former one stays."""
     path = tmp_path / "document"
     private.write_atomically(path, b"former")
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, before[1]))
-    try:
-        with pytest.raises(OSError):
-            private.write_atomically(path, bytes(1 << 17))
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    with file_size_limit(), pytest.raises(OSError):
+        private.write_atomically(path, bytes(1 << 17))
     assert [each.name for each in tmp_path.iterdir()] == ["document"]
     assert private.read(path) == b"former"
 
