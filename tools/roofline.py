@@ -320,9 +320,11 @@ class Roofline(Tool):
     def _summary(self, work: NDArray[Any], table: Table) -> str:
         flops = float(np.nansum(work["flops"]))
         bytes = float(np.nansum(work["bytes"]))
+        operations = f"{flops / _GIGA:,.3g} GFLOP {_COUNTED if self.counted else _BY_SHAPES}"
+        if not flops and not self.counted:
+            operations = "operations unknown (no product, convolution or attention of a framework)"
         parts = [
-            f"{counted(len(work), 'launch')} of {counted(len(table), 'kernel')}:"
-            f" {flops / _GIGA:,.3g} GFLOP {_COUNTED if self.counted else _BY_SHAPES},"
+            f"{counted(len(work), 'launch')} of {counted(len(table), 'kernel')}: {operations},"
             f" {formatted(int(bytes), 'bytes')}"
             f" {'of device memory' if self._has_counters() else 'requested'}"
         ]

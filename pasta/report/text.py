@@ -41,8 +41,11 @@ def render(run: RunDirectory, rows: int | None = None) -> Iterator[RenderableTyp
 
 def gain_of(finding: Finding) -> str:
     """The gain as text: "up to 12% of device time, high confidence"."""
-    gain = "" if finding.gain is None else f"up to {finding.gain:.0%} of {finding.of}, "
-    return f"{gain}{finding.confidence} confidence"
+    confidence = f"{finding.confidence} confidence"
+    if finding.gain is None:
+        return confidence
+    share = "less than 1%" if finding.gain < 0.005 else f"up to {finding.gain:.0%}"
+    return f"{share} of {finding.of}, {confidence}"
 
 
 def findings_of(found: Sequence[tuple[str, Finding]]) -> Iterator[Text]:

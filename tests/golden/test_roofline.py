@@ -140,6 +140,7 @@ def test_without_roofs_and_times() -> None:
     assert (row["bytes"], row["bound"], row["of_roof"], row["device_time"]) == (4, None, None, None)
     assert len(result.tables["roofs"]) == 0
     assert any("roofs are unknown" in note for note in result.notes)
+    assert "operations unknown" in result.summary and "GFLOP" not in result.summary
     assert run_tool(TOOL, Events()).summary.startswith("0 launches")
 
 

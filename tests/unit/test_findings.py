@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from pasta.report.text import gain_of
 from pasta.run.results import without_repeats
 from pasta.tool import Finding
 
@@ -46,3 +47,10 @@ def test_different_findings_are_not_merged() -> None:
         ("operators", "the host waits", 0.2),
     ]
     assert merged[2][1] is WAIT
+
+
+def test_gains_in_words() -> None:
+    rest = "of device time, medium confidence"
+    for gain, text in ((0.124, f"up to 12% {rest}"), (0.0003, f"less than 1% {rest}")):
+        assert gain_of(replace(WAIT, gain=gain)) == text
+    assert gain_of(replace(WAIT, gain=None)) == "medium confidence"
