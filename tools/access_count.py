@@ -352,10 +352,10 @@ class AccessCount(Tool):
         if not launches:
             return "no kernel was launched"
         accesses, instructions = _sum(rows["accesses"]), _sum(rows["instructions"])
-        probed = f"{launches:,}" if sampling.exact else "probed"
+        where = counted(launches, "launch") if sampling.exact else "probed launches"
         parts = [
             f"{counted(accesses, 'access')} by {counted(instructions, 'warp instruction')}"
-            f" in {probed} launches, {formatted(_sum(rows['bytes']), 'bytes')} requested"
+            f" in {where}, {formatted(_sum(rows['bytes']), 'bytes')} requested"
         ]
         if total := sampling.total_text(self._estimates(rows)):
             parts.append(total)

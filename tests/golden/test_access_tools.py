@@ -269,6 +269,7 @@ def test_bytes_of_every_size(bytes: int, lanes: int) -> None:
     result = run_tool(TOOL["access_count"], events)
     assert row(result.tables["launches"])["bytes"] == lanes * bytes
     assert row(result.tables["objects"])["bytes"] == lanes * bytes
+    assert f"{lanes} accesses by 1 warp instruction in 1 launch, " in result.summary
 
 
 def test_accesses_per_touched_page() -> None:
