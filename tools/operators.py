@@ -321,9 +321,11 @@ class _Tree:
         length = len(self.nodes)
         self.counts = {name: grown(each, length)[:length] for name, each in tool.counts.items()}
         step = self.operators.within(grown(tool.steps, length)[:length])
-        phases = np.where(
-            step, "optimizer", np.where(self.operators.backward, "backward", "forward")
-        )
+        around = tuple(self.context.conventions.backward)
+        names = self.context.strings.many(self.nodes["name"])
+        inside = self.operators.within(np.asarray([name.startswith(around) for name in names]))
+        backward = self.operators.backward | inside
+        phases = np.where(step, "optimizer", np.where(backward, "backward", "forward"))
         self.phases = phases.tolist()
         self.places = tool.gaps.places(tool.context)
         #: Device time of the launches of each node and of the operators called from it.

@@ -31,6 +31,8 @@ class Conventions(NamedTuple):
     backward_waits: tuple[str, ...] = ()
     #: Name prefixes of ranges around the steps of optimizers.
     optimizer_steps: tuple[str, ...] = ()
+    #: Name prefixes of operators around those that compute gradients.
+    backward: tuple[str, ...] = ()
     #: Operators that add a gradient to a parameter's.
     gradient_sums: tuple[str, ...] = ()
     #: Name prefixes of operators that communicate with other processes.

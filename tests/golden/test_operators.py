@@ -179,6 +179,24 @@ def test_missing_begins_and_ends() -> None:
         assert row(result, "operators", operator=name)["host_time"] == time
 
 
+def test_what_the_autograd_engine_does_around_gradients_is_of_the_backward_pass() -> None:
+    """It sums the gradient of a bias in an operator that has no forward operator."""
+    events = Events()
+    events.operator("aten::sum")
+    events.operator_end()
+    events.operator("autograd::engine::evaluate_function: AddmmBackward0")
+    events.operator("AddmmBackward0", 2, scope=1)
+    events.operator_end(2)
+    events.operator("aten::sum", 2)
+    events.launch("reduce")
+    events.operator_end(2)
+    events.operator_end()
+    rows = run_tool(Operators, events).tables["operators"].rows()
+    found = {(each["operator"], each["phase"]): each["launches"] for each in rows}
+    assert found["aten::sum", "forward"] == 0 and found["aten::sum", "backward"] == 1
+    assert ("autograd::engine::evaluate_function: AddmmBackward0", "backward") in found
+
+
 def test_no_events() -> None:
     assert run_tool(Operators, Events()).summary == "no framework operators were recorded"
 

@@ -12,6 +12,8 @@ CONVENTIONS = Conventions(
     loader_waits=("_try_get_data",),
     backward_waits=("_engine_run_backward",),
     optimizer_steps=("Optimizer.step#",),
+    # sums what is broadcast, such as the gradient of a bias, after the operator of the gradient
+    backward=("autograd::engine::evaluate_function: ",),
     gradient_sums=("torch::autograd::AccumulateGrad",),
     communication=("c10d::",),
     allocators=("aten::empty",),
