@@ -77,7 +77,7 @@ class Threshold:
             raise _wrong(text, _misshapen(text))
         path = tuple(part.strip() for part in match["path"].split("."))
         if not all(path):
-            raise _wrong(text, "the name before the comparison is empty")
+            raise _wrong(text, "a name before the comparison is empty")
         if len(path) > 3:
             raise _wrong(text, f"{len(path)} names, at most tool, table and column are allowed")
         rows = match["rows"][1:-1] if match["rows"] else None
