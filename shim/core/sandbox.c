@@ -19,7 +19,7 @@
 #include "internal.h"
 
 static bool sandboxed;
-static bool strict; /* a thread has no system calls but read, write and exit */
+static bool strict PASTA_HOT; /* a thread has no system calls but read, write and exit */
 static pid_t process; /* that these variables describe: the child of a vfork shares its parent's */
 static void (*on_restrict)(bool every_thread);
 static int (*real_prctl)(int, ...);

@@ -284,6 +284,21 @@ print(torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.qint8).dequantize()
     assert (done.exit_status, done.stdout) == (0, alone.stdout), done.stderr
 
 
+def test_memory_that_is_used_again_with_another_size(pasta_preload, program) -> None:
+    path = program("""
+import torch
+memory = bytearray(4096)
+for elements in 16, 1024:
+    whole = torch.frombuffer(memory, dtype=torch.float32, count=elements)
+    whole[:16].sum()
+print(whole.data_ptr())
+""")
+    done = pasta_preload(sys.executable, path, options=TORCH)
+    address = int(done.stdout)
+    created = [row for row in events(done.run, "tensor_create") if row["storage"] == address]
+    assert {row["bytes"] for row in created if row["shape"] == "16"} == {64, 4096}
+
+
 def test_threads_and_forks(pasta_preload, program) -> None:
     path = program("""
 import os, threading, torch

@@ -83,7 +83,8 @@ inline bool see(const at::Tensor &tensor, Seen &seen) {
     if (!address) return false;
     uint64_t hash = mix(1, hash_of(impl->sizes(), impl->strides()) + address * factors.of[28] +
                                static_cast<uint64_t>(impl->storage_offset()) * factors.of[29] +
-                               static_cast<uint64_t>(c10::typeMetaToScalarType(impl->dtype())) * factors.of[30]);
+                               static_cast<uint64_t>(c10::typeMetaToScalarType(impl->dtype())) * factors.of[30] +
+                               storage->nbytes() * factors.of[31]); // the allocator may reuse memory for another size
     seen = {impl, storage, address, hash};
     return true;
 }
