@@ -245,12 +245,20 @@ def _probed(results: Sequence[StoredResult]) -> Iterator[str]:
                 verdicts.setdefault(str(kernel), set()).add(str(verdict))
     if not verdicts:
         return
-    seen = sum(found == {"seen"} for found in verdicts.values())
-    missed = [kernel for kernel, found in verdicts.items() if found != {"seen"}]
-    text = f"accesses: all kinds seen in {seen:,} of {counted(len(verdicts), 'kernel')}"
-    named = ", ".join(plain(kernel, MAX_LABEL) for kernel in sorted(missed)[:_MAX_NAMED])
-    more = f" and {len(missed) - _MAX_NAMED:,} more" if len(missed) > _MAX_NAMED else ""
-    yield text + (f"; not all in {named}{more}" if missed else "")
+    incomplete = {"partly", "unseen"}
+    seen = [kernel for kernel, found in verdicts.items() if found == {"seen"}]
+    missed = [kernel for kernel, found in verdicts.items() if found & incomplete]
+    unknown = len(verdicts) - len(seen) - len(missed)
+    kernels = counted(len(verdicts), "kernel")
+    if unknown == len(verdicts):
+        yield f"accesses: unknown whether all kinds were seen in {kernels}: their code was not kept"
+        return
+    text = f"accesses: all kinds seen in {len(seen):,} of {kernels}"
+    if missed:
+        named = ", ".join(plain(kernel, MAX_LABEL) for kernel in sorted(missed)[:_MAX_NAMED])
+        more = f" and {len(missed) - _MAX_NAMED:,} more" if len(missed) > _MAX_NAMED else ""
+        text += f"; not all in {named}{more}"
+    yield text + (f"; unknown in {unknown:,}: their code was not kept" if unknown else "")
 
 
 def _first(results: Sequence[StoredResult], name: str, *columns: str) -> Table | None:

@@ -283,7 +283,9 @@ def test_overview(run: RunDirectory, tmp_path: Path) -> None:
         )
     }
     coverage = {
-        "coverage": Table({"kernel": ["k", "k", "l"], "coverage": ["seen", "seen", "partly"]})
+        "coverage": Table(
+            {"kernel": ["k", "k", "l", "m"], "coverage": ["seen", "seen", "partly", "unknown"]}
+        )
     }
     results = [
         result(tmp_path / "results", tensors, gaps, "own"),
@@ -307,7 +309,8 @@ def test_overview(run: RunDirectory, tmp_path: Path) -> None:
         "9 events observed; dropped: 2 memory_alloc",
         "4 of 9 launches selected",
         "not given by some_source: registers, wait times",
-        "accesses: all kinds seen in 1 of 2 kernels; not all in l",
+        "accesses: all kinds seen in 1 of 3 kernels; not all in l; unknown in 1: their code was not"
+        " kept",
     ]
     assert own_notes(results[0]) == ["own"]
 
