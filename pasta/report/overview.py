@@ -47,6 +47,7 @@ class Bar:
     """Where something went: parts of a whole, the largest first."""
 
     title: str
+    unit: Unit
     whole: str
     parts: Sequence[Part]
 
@@ -67,7 +68,7 @@ def overview(
     return Overview(
         list(_facts(manifest, results, timeline)),
         [bar for bar in (_time(results, timeline), _memory(results)) if bar],
-        list(_coverage(manifest, results)),
+        list(_coverage(manifest, results, bool(timeline and timeline.work.span))),
     )
 
 
@@ -202,7 +203,7 @@ def _bar(title: str, sums: Mapping[Any, int], unit: Unit) -> Bar | None:
     others = sum(part > 0 for _, part in order) - len(own)
     if rest:
         parts.append(Part(f"{others:,} others", _amount(rest, whole, unit), rest / whole, -1))
-    return Bar(title, formatted(whole, unit), parts)
+    return Bar(title, unit, formatted(whole, unit), parts)
 
 
 def _amount(part: int, whole: int, unit: Unit) -> str:
@@ -210,10 +211,14 @@ def _amount(part: int, whole: int, unit: Unit) -> str:
     return f"{formatted(part, unit)}, {f'{share:.0%}' if share >= 0.01 else '<1%'}"
 
 
-def _coverage(manifest: Mapping[str, Any], results: Sequence[StoredResult]) -> Iterator[str]:
+def _coverage(
+    manifest: Mapping[str, Any], results: Sequence[StoredResult], timed: bool
+) -> Iterator[str]:
+    """What was observed and what was not; `timed`: with device times."""
     events = sum(manifest.get("events", {}).values())
+    accesses = {"chunks": 0, "dropped": 0, **manifest.get("accesses", {})}
     if events:
-        dropped = manifest.get("dropped", {})
+        dropped = {**manifest.get("dropped", {}), "accesses": accesses["dropped"]}
         lost = ", ".join(f"{count:,} {kind}" for kind, count in dropped.items() if count)
         left = sum(manifest.get("left_out", {}).values())
         yield (
@@ -224,6 +229,11 @@ def _coverage(manifest: Mapping[str, Any], results: Sequence[StoredResult]) -> I
     launches = {"seen": 0, **manifest.get("launches", {})}
     if launches.get("selected", launches["seen"]) < launches["seen"]:
         yield f"{launches['selected']:,} of {counted(launches['seen'], 'launch')} selected"
+    if timed and accesses["chunks"]:
+        yield (
+            "device times include those of probes, which slow kernels down: with --passes auto they"
+            " are of a run without probes"
+        )
     gaps: dict[str, list[str]] = {}
     for result in results:
         for source, texts in filter(None, map(read_not_given, result.notes)):
