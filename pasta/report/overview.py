@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 MAX_PARTS = 7
 _MAX_NAMED = 4
 _MIN_SHARE = 0.005
+_RANK = "rank"  # the column that merged tables have
 #: Characters of a label.
 MAX_LABEL = 400
 
@@ -89,8 +90,15 @@ def _facts(
         launches = manifest.get("events", {}).get("kernel_launch")
     if launches is not None:
         kernels = _first(results, "kernels", "kernel", "launches")
-        of = f"of {counted(kernels.of or len(kernels), 'kernel')}" if kernels else ""
+        of = f"of {counted(_count(kernels, 'kernel'), 'kernel')}" if kernels else ""
         yield Fact("Kernel launches", f"{launches:,}", of)
+
+
+def _count(table: Table, key: str) -> int:
+    """The number of different values of a column, which a merged table has by rank."""
+    if _RANK in table.columns:
+        return len({str(value) for value in table.values(key)})
+    return table.of or len(table)
 
 
 def _busy(results: Sequence[StoredResult], timeline: Timeline | None) -> Iterator[Fact]:
@@ -161,8 +169,11 @@ def _memory(results: Sequence[StoredResult]) -> Bar | None:
             device = max(totals, key=lambda key: (totals[key], str(key)))
             rows = [row for row in table.rows() if row["device"] == device]
             where = "the host" if device is None else f"device {device}"
-            sums = {str(row["category"]): _number(row["at_peak"]) for row in rows}
-            return _bar(f"Tensors at the peak of {where}", sums, "bytes")
+            sums: dict[str, int] = {}
+            for row in rows:
+                category = str(row["category"])
+                sums[category] = sums.get(category, 0) + _number(row["at_peak"])
+            return _bar(f"Tensors at the peak of {where}{_of_ranks(table)}", sums, "bytes")
     table = _first(results, "at_peak", "peak_of", "device", "memory", "bytes")
     if table is None:
         return None
@@ -172,7 +183,14 @@ def _memory(results: Sequence[StoredResult]) -> Bar | None:
             place = "host" if row["device"] is None else f"device {row['device']}"
             label = f"{place}: {row['memory']}"
             sums[label] = sums.get(label, 0) + _number(row["bytes"])
-    return _bar("Allocations at the peak", sums, "bytes")
+    return _bar(f"Allocations at the peak{_of_ranks(table)}", sums, "bytes")
+
+
+def _of_ranks(table: Table) -> str:
+    """Says that a bar adds up ranks, each of which has a peak of its own."""
+    if _RANK not in table.columns:
+        return ""
+    return f", sum of {counted(len(set(table.values(_RANK))), 'rank')}"
 
 
 def _sums(table: Table, key: str, value: str) -> dict[Any, int]:

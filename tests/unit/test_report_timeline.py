@@ -338,6 +338,22 @@ def test_overview(run: RunDirectory, tmp_path: Path) -> None:
     assert own_notes(results[0]) == ["own"]
 
 
+def test_overview_of_merged_runs(tmp_path: Path) -> None:
+    """Kernels of two ranks are the same ones; their peaks are added, and the title says so."""
+    tables = {
+        "kernels": Table({"rank": [0, 1, 1], "kernel": ["k", "k", "l"], "launches": [1, 2, 3]}),
+        "categories": Table(
+            {"rank": [0, 1], "device": [0, 0], "category": ["a", "a"], "at_peak": [1024, 2048]}
+        ),
+    }
+    manifest = {**MANIFEST, "launches": {"seen": 6}}
+    found = overview(manifest, [result(tmp_path / "results", tables)], None)
+    assert {fact.label: fact.about for fact in found.facts}["Kernel launches"] == "of 2 kernels"
+    (bar,) = found.bars
+    assert (bar.title, bar.whole) == ("Tensors at the peak of device 0, sum of 2 ranks", "3.00 KiB")
+    assert [(part.label, part.share) for part in bar.parts] == [("a", 1.0)]
+
+
 def test_overview_without_events(tmp_path: Path) -> None:
     """After a merge, times come from the tables."""
     tables = {

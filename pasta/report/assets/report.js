@@ -284,13 +284,15 @@
       this.draw();
     }
 
-    /** Columns in the order shown: on narrow screens numbers follow the first one. */
+    /** Columns in the order shown: on narrow screens numbers follow the first name. */
     get shown() {
       const shown = this.columns.filter((column) => this.all || !column.hidden);
       if (!NARROW.matches) return shown;
-      const [first, ...others] = shown;
+      const named = Math.max(0, shown.findIndex((column) => column.type === "text"));
+      const first = shown.slice(0, named + 1); // after the rank, in merged tables
+      const others = shown.slice(named + 1);
       const isText = (column) => column.type === "text" || column.type === "bool";
-      return [first, ...others.filter((each) => !isText(each)), ...others.filter(isText)];
+      return [...first, ...others.filter((each) => !isText(each)), ...others.filter(isText)];
     }
 
     build() {
@@ -460,12 +462,14 @@
       const focused = this.table.tHead.contains(document.activeElement)
         ? document.activeElement.dataset.column
         : null;
+      this.stuck = shown.find((column) => column.type === "text") ?? shown[0]; // at the left edge
       const headings = shown.map((column) => {
         const button = make("button", { type: "button" }, column.label);
         button.dataset.column = column.name;
         button.addEventListener("click", () => this.sortBy(column));
         const heading = make("th", { scope: "col" }, button);
         if (column.type !== "text") heading.className = "number";
+        heading.classList.toggle("stuck", column === this.stuck);
         const order = this.sorted.descending ? "descending" : "ascending";
         heading.setAttribute("aria-sort", this.sorted.column === column ? order : "none");
         return heading;
@@ -495,6 +499,7 @@
     cell(column, row, text) {
       const value = column.value(row);
       const cell = make("td", { className: column.type === "text" ? "text" : "number" });
+      cell.classList.toggle("stuck", column === this.stuck);
       if (text.length > LONGEST) {
         const more = make("button", { type: "button", className: "more" }, shortened(text));
         more.title = "Show the whole text";
@@ -665,6 +670,7 @@
     return [[...lines].reverse(), sums.reverse()];
   }
 
+  const DOUBLE_CLICK = 350; // ms in which a second click makes a first one double
   const plots = [];
   /** Lines, steps or bars over numbers; `named` gives the text of an x where that is not its number. */
   function drawPlot(host, block, x, lines, levels, named) {
@@ -728,8 +734,17 @@
     host.replaceChildren(make("p", { className: "readout" }, block.y_label));
     const plot = new uPlot(options, [x, ...levels], host);
     plots.push(plot);
-    if (block.x_unit === "ns" && block.x_label === "time since start")
-      plot.over.addEventListener("click", () => showTime(plot.posToVal(plot.cursor.left, "x")));
+    plot.over.title = "Drag to zoom, double click to show everything";
+    if (block.x_unit === "ns" && block.x_label === "time since start") {
+      if ($("timeline-section")) plot.over.title += ", click for this moment in the timeline";
+      let waiting = 0;
+      plot.over.addEventListener("click", () => {
+        clearTimeout(waiting);
+        const time = plot.posToVal(plot.cursor.left, "x");
+        waiting = setTimeout(() => showTime(time), DOUBLE_CLICK);
+      });
+      plot.over.addEventListener("dblclick", () => clearTimeout(waiting));
+    }
     new ResizeObserver(() => {
       if (plot.width !== width()) plot.setSize({ width: width(), height });
     }).observe(host);
