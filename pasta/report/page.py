@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 import shlex
 from base64 import b64encode
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
 from pathlib import Path
@@ -23,6 +21,7 @@ from pasta.errors import RunError
 from pasta.findings import Topic
 from pasta.names import title_of
 from pasta.report.blocks import without_blocks
+from pasta.report.findings import ShownFinding
 from pasta.report.heat import HeatMap, heat_maps, is_strip
 from pasta.report.live_tables import MIN_ROWS
 from pasta.report.live_timeline import LiveTimeline
@@ -32,14 +31,13 @@ from pasta.report.roofline import Roofline, rooflines
 from pasta.report.sources import Source, measures, read_sources
 from pasta.report.stacks import CallTree, has_stacks, read_call_tree
 from pasta.report.stall_views import stall_views
-from pasta.report.text import gain_of, heading, notes
+from pasta.report.text import heading, notes
 from pasta.report.timeline import WORK, Timeline, read_timeline
 from pasta.report.treemap import TreeMap, tree_maps
 from pasta.report.weights import WEIGHTS
 from pasta.run.directory import RunDirectory
 from pasta.run.results import StoredResult, ranked, read_results
 from pasta.table import Figure, Table, visible
-from pasta.tool import Finding
 from pasta.version import VERSION
 
 #: Maximum rows of a table in the page; long runs may have more than a browser can hold.
@@ -48,9 +46,6 @@ MAX_ROWS = 250_000
 FIRST_FINDINGS = 3
 #: Colors of series in report.css.
 _COLORS = 8
-#: A command in a remedy, and a line of source in a finding.
-_COMMAND = re.compile(r"pasta(?:-preload)? [^;]*?-- PROGRAM")
-_LINE = re.compile(r"(?:^|[\s(/])(?P<file>[^\s:/()]+):(?P<line>\d{1,7})(?!\d)")
 _NONE = np.zeros(0, np.int64)
 _HERE = Path(__file__).parent
 _dumps = partial(json.dumps, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
@@ -126,56 +121,6 @@ def is_empty(result: StoredResult) -> bool:
     tables = any(table.of or len(table) for table in result.tables.values())
     figures = any(len(figure.x) for figure in result.figures.values())
     return not (tables or figures or result.findings or result.files)
-
-
-@dataclass(frozen=True)
-class ShownFinding:
-    """A finding as the page shows it.
-
-    `remedy` is its text in parts, each with whether it is a command, in which PROGRAM is the
-    program of the run. `line` is the line of source that it names, and `number` that line's
-    number; None where it names none whose text is known.
-    """
-
-    title: str
-    tool: str
-    finding: Finding
-    gain: str
-    remedy: Sequence[tuple[str, bool]]
-    number: int | None
-    line: str
-
-    @classmethod
-    def of(
-        cls, title: str, tool: str, finding: Finding, command: str, sources: Sequence[Source]
-    ) -> ShownFinding:
-        """A finding of a run of `command`, with its line in `sources`."""
-        number, line = _named_line(finding, sources) or (None, "")
-        remedy = list(_remedy(finding.remedy, command))
-        return cls(title, tool, finding, gain_of(finding), remedy, number, line)
-
-
-def _named_line(finding: Finding, sources: Sequence[Source]) -> tuple[int, str] | None:
-    """Number and text of the first line of source that a finding's remedy or place names."""
-    for text in (finding.remedy, finding.where):
-        for found in _LINE.finditer(text):
-            number = int(found["line"])
-            for source in sources:
-                if source.path.endswith(f"/{found['file']}") and number in source.text:
-                    return number, source.text[number].strip()
-    return None
-
-
-def _remedy(text: str, command: str) -> Iterator[tuple[str, bool]]:
-    at = 0
-    for found in _COMMAND.finditer(text):
-        if found.start() > at:
-            yield text[at : found.start()], False
-        shown = found[0].removesuffix("PROGRAM") + command if command else found[0]
-        yield shown, True
-        at = found.end()
-    if at < len(text):
-        yield text[at:], False
 
 
 def _code(source: Source, lines: Sequence[int]) -> dict[str, Any]:
