@@ -16,12 +16,14 @@ from pasta.capabilities import not_given
 from pasta.errors import RunError, ToolError
 from pasta.findings import Topic
 from pasta.report import timeline as module
+from pasta.report.diff_page import render_diff_page
 from pasta.report.exports import exports
 from pasta.report.exports.base import Request
 from pasta.report.exports.trace.format import RUNTIME_CALLS
 from pasta.report.overview import overview, own_notes
 from pasta.report.page import render_page
 from pasta.report.timeline import Timeline, read_timeline
+from pasta.run.diff import Comparison
 from pasta.run.directory import RunDirectory
 from pasta.run.results import StoredResult, StoredTables, read_results, write_result
 from pasta.table import Figure, Table
@@ -449,6 +451,20 @@ def test_a_category_has_one_color(tmp_path: Path) -> None:
         for text in re.findall(r'id="figure-\d+">(.*?)</script>', page)
     ]
     assert found == [[1, 0], [2, 1], None]
+
+
+def test_a_category_has_one_color_in_both_runs_of_a_comparison(tmp_path: Path) -> None:
+    runs = []
+    for name, series in {"before": "ab", "after": "ba"}.items():
+        run = RunDirectory.create(tmp_path / name)
+        run.write_manifest(MANIFEST)
+        live = {each: [1, 2] for each in series}
+        area = Figure("area", "live", [0, 1], live, x_unit="ns", y_unit="bytes")
+        peak = Table({"device": [0, 0], "category": list(series), "at_peak": [3, 1]})
+        write_result(run.results, "some", Result("", {"categories": peak}, figures={"area": area}))
+        runs.append(RunDirectory.open(run.path))
+    page = render_diff_page(Comparison(*runs), [])
+    assert re.findall(r'"colors":(\[.*?\])', page) == ["[1,0]", "[0,1]"]
 
 
 def test_topics_are_checked() -> None:
