@@ -59,7 +59,7 @@ _ZOOM = (
     for (let i = 0; i < 2; i++) out.click(); find('')""",
 )
 PICTURES_OF = (
-    Picture("overview", "mlp", "header", "#overview ol", height=660),
+    Picture("overview", "mlp", "header", "#overview ol", height=700),
     Picture("phone", "mlp", "header", "#overview ol", width=390, height=844),
     Picture(
         "timeline", "mlp", "#timeline-section", "#timeline-section canvas",

@@ -32,6 +32,8 @@ _PARTS, _MIN_PARTS = 8, 6
 _MIN_ALLOCATIONS = 12
 #: Events that count as work; excludes the frees at the program's end.
 _WORK_KINDS = ("memory_alloc", "tensor_alloc", "kernel_launch", "memory_copy", "operator_begin")
+#: Events whose times the charts reach at least.
+_TIMED_KINDS = (*_WORK_KINDS, "memory_free", "tensor_free", "kernel_complete", "process_end")
 _LAYERS = ("memory", "tensor", "virtual", "array")
 
 
@@ -153,6 +155,7 @@ class MemoryTimeline(Tool):
         self.unknown_sizes = 0
         self.allocating: set[int] = set()  # devices with allocated memory
         self.last_work = 0  # position
+        self.last_time = 0  # ns
         self.allocated_by = AllocatingOperators()
 
     def on_batch(self, batch: Batch) -> None:
@@ -167,6 +170,8 @@ class MemoryTimeline(Tool):
         ]
         if indices:
             self.last_work = batch.base + max(indices)
+        times = [int(batch[kind]["time"].max(initial=0)) for kind in _TIMED_KINDS]
+        self.last_time = max(self.last_time, *times)
         states = batch["allocator_state"]
         for device in np.unique(states["device"]).tolist():
             mine = states[states["device"] == device]
@@ -534,15 +539,19 @@ class MemoryTimeline(Tool):
         )
 
     def _figures(self) -> dict[str, Figure]:
-        """A chart for each device and layer; its lines share the widest line's bins."""
+        """A chart for each device and layer, until the last event; its lines share the widest
+        line's bins."""
         groups: dict[tuple[str, int], list[tuple[_Key, _Track]]] = {}
         for key, track in self._sorted():
             if track.timeline.used and key.memory != "virtual":
                 groups.setdefault((key.layer, key.device), []).append((key, track))
         figures = {}
+        end = max(self.last_time - self.context.process.start_time, 0)
         for (layer, device), tracks in groups.items():
             width = max(track.timeline.shift for _, track in tracks)
-            length = 1 + max(int(track.timeline.times[-1]) >> width for _, track in tracks)
+            width = max(width, (end // self.points).bit_length())
+            last = max(end, *(int(track.timeline.times[-1]) for _, track in tracks))
+            length = 1 + (last >> width)
             series = {}
             for key, track in tracks:
                 bins = track.timeline.times >> width

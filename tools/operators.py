@@ -449,9 +449,9 @@ class _Tree:
             units=_UNITS,
             labels={
                 "own_time": "own host time",
-                "host_time": "with inner operators",
+                "host_time": "total host time",
                 "first_time": "in first calls",
-                "total_device_time": "with inner operators",
+                "total_device_time": "total device time",
                 "gradient_time": "of its gradients",
                 "gflop": "GFLOP",
                 "gflop_rate": "GFLOP/s of device time",

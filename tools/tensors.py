@@ -270,11 +270,12 @@ class Tensors(Tool):
         category = self._category(known)
         start = self.context.process.start_time
         for number, levels in sorted(self.levels.items()):
-            # at the ends of bins, where the total is known exactly, and at the peak
+            # at the ends of bins, and at the highest level in each
             peak = self.devices[number].peak_time - start
             first = int(np.flatnonzero(levels.highest)[0]) if levels.highest.any() else 0
             times = np.union1d(levels.times[first:] + levels.width, peak)
-            times = np.union1d(times, levels.times[first])
+            highest_times, highest = levels.peaks
+            times = np.union1d(times, np.append(highest_times, levels.times[first]))
             mine = known["device"] == number
             series = {}
             for each in np.unique(category[mine]).tolist():
@@ -283,8 +284,12 @@ class Tensors(Tool):
             at_peak = int(np.searchsorted(times, peak))
             series = dict(sorted(series.items(), key=lambda each: (-each[1][at_peak], each[0])))
             if self.lived.left_out:
-                total = np.interp(times, levels.times + levels.width, levels.last)
-                smaller = np.maximum(total.astype(np.int64) - sum(series.values()), 0)
+                total = np.zeros(len(times), np.int64)
+                total[np.searchsorted(times, levels.times[first:] + levels.width)] = levels.last[
+                    first:
+                ]
+                total[np.searchsorted(times, highest_times)] = highest
+                smaller = np.maximum(total - sum(series.values()), 0)
                 series["smaller tensors"] = smaller
             yield (
                 f"categories_{'host' if number < 0 else number}",

@@ -586,7 +586,9 @@ class DeviceUse:
                 elif kind == _BETWEEN:
                     gap = context.operators.gaps[value]
                     site = GapSite.between_stacks(int(gap["before"]), int(gap["after"]), context)
-                    line, where = site.loader or site.before or site.after, f"at {site.between}"
+                    line = site.loader or site.before or site.after
+                    one_side = site.before is None or site.after is None  # "after train.py:3 f"
+                    where = site.between if line and one_side else f"at {site.between}"
                     if site.loader and cause == HOST:
                         cause, where = LOAD, str(site.loader)
                 row = found.setdefault((number, cause, where), Row(number, cause, where, line))

@@ -104,6 +104,7 @@ class LevelTimeline(_Bins):
     def __init__(self, start: int, bins: int = 1024) -> None:
         super().__init__(start, bins)
         self._highest = np.full(bins, -1, np.int64)
+        self._highest_time = np.zeros(bins, np.int64)
         self._last = np.full(bins, -1, np.int64)
         self._last_time = np.zeros(bins, np.uint64)
 
@@ -112,7 +113,11 @@ class LevelTimeline(_Bins):
         if not len(times):
             return
         bins = self.place(times)
-        np.maximum.at(self._highest, bins, levels)
+        order = np.lexsort((-np.arange(len(bins)), levels, bins))
+        top = order[np.append(bins[order][1:] != bins[order][:-1], True)]  # the first of each bin
+        top = top[levels[top] > self._highest[bins[top]]]
+        self._highest[bins[top]] = levels[top]
+        self._highest_time[bins[top]] = np.maximum(times[top].astype(np.int64) - self.start, 0)
         # Threads publish a little out of order: the last level of a bin is the latest one.
         order = np.argsort(times, kind="stable")
         bins, times, levels = bins[order], times[order], levels[order]
@@ -136,12 +141,22 @@ class LevelTimeline(_Bins):
         before = np.concatenate([np.zeros(1, np.int64), last[:-1]])[: self.used]
         return np.asarray(np.maximum(self._highest[: self.used], before))
 
+    @property
+    def peaks(self) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Of each bin with an event: when its highest level began (int64 ns since `start`,
+        ascending), and that level."""
+        known = self._highest[: self.used] >= 0
+        return self._highest_time[: self.used][known], self._highest[: self.used][known]
+
     def halve(self) -> None:
         """Merges pairs of adjacent bins: the maximum, and the later of the last levels."""
-        highest = self._highest.reshape(-1, 2).max(axis=1)
+        first, second = self._highest.reshape(-1, 2).T
+        highest = np.maximum(first, second)
+        highest_time = np.where(second > first, *self._highest_time.reshape(-1, 2).T[::-1])
         first, second = self._last.reshape(-1, 2).T
         last = np.where(second >= 0, second, first)
         times = np.where(second >= 0, *self._last_time.reshape(-1, 2).T[::-1])
         self._highest = np.concatenate([highest, np.full_like(highest, -1)])
+        self._highest_time = np.concatenate([highest_time, np.zeros_like(highest_time)])
         self._last = np.concatenate([last, np.full_like(last, -1)])
         self._last_time = np.concatenate([times, np.zeros_like(times)])

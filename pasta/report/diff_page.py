@@ -57,7 +57,8 @@ def render_diff_page(
     for table in sorted(tables, key=lambda each: order[each.tool]):
         if parts := list(_parts(page, table, columns)):
             sections.setdefault(table.tool, []).extend(parts)
-    facts = [overview(*each, None).facts for each in zip(manifests, results, strict=True)]
+    overviews = [overview(*each, None) for each in zip(manifests, results, strict=True)]
+    page.name_colors(overviews[1].bars)  # the same ones on both sides
     return page.html(
         "diff.html.j2",
         title=f"{comparison.before.path.name} → {comparison.after.path.name}",
@@ -67,7 +68,7 @@ def render_diff_page(
         ],
         notes=[(plain(each, 2000), False) for each in comparison.notes],
         uncompared=[plain(each, 2000) for each in dict.fromkeys(said)],
-        facts=list(_facts(*facts)),
+        facts=list(_facts(*(each.facts for each in overviews))),
         gone=_findings(*results),
         new=_findings(*results[::-1]),
         titles=titles,

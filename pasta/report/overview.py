@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 MAX_PARTS = 7
 _MAX_NAMED = 4
 _MIN_SHARE = 0.005
+_RANK = "rank"  # the column that merged tables have
 #: Characters of a label.
 MAX_LABEL = 400
 
@@ -47,6 +48,7 @@ class Bar:
     """Where something went: parts of a whole, the largest first."""
 
     title: str
+    unit: Unit
     whole: str
     parts: Sequence[Part]
 
@@ -67,7 +69,7 @@ def overview(
     return Overview(
         list(_facts(manifest, results, timeline)),
         [bar for bar in (_time(results, timeline), _memory(results)) if bar],
-        list(_coverage(manifest, results)),
+        list(_coverage(manifest, results, bool(timeline and timeline.work.span))),
     )
 
 
@@ -88,8 +90,15 @@ def _facts(
         launches = manifest.get("events", {}).get("kernel_launch")
     if launches is not None:
         kernels = _first(results, "kernels", "kernel", "launches")
-        of = f"of {counted(kernels.of or len(kernels), 'kernel')}" if kernels else ""
+        of = f"of {counted(_count(kernels, 'kernel'), 'kernel')}" if kernels else ""
         yield Fact("Kernel launches", f"{launches:,}", of)
+
+
+def _count(table: Table, key: str) -> int:
+    """The number of different values of a column, which a merged table has by rank."""
+    if _RANK in table.columns:
+        return len({str(value) for value in table.values(key)})
+    return table.of or len(table)
 
 
 def _busy(results: Sequence[StoredResult], timeline: Timeline | None) -> Iterator[Fact]:
@@ -160,8 +169,11 @@ def _memory(results: Sequence[StoredResult]) -> Bar | None:
             device = max(totals, key=lambda key: (totals[key], str(key)))
             rows = [row for row in table.rows() if row["device"] == device]
             where = "the host" if device is None else f"device {device}"
-            sums = {str(row["category"]): _number(row["at_peak"]) for row in rows}
-            return _bar(f"Tensors at the peak of {where}", sums, "bytes")
+            sums: dict[str, int] = {}
+            for row in rows:
+                category = str(row["category"])
+                sums[category] = sums.get(category, 0) + _number(row["at_peak"])
+            return _bar(f"Tensors at the peak of {where}{_of_ranks(table)}", sums, "bytes")
     table = _first(results, "at_peak", "peak_of", "device", "memory", "bytes")
     if table is None:
         return None
@@ -171,7 +183,14 @@ def _memory(results: Sequence[StoredResult]) -> Bar | None:
             place = "host" if row["device"] is None else f"device {row['device']}"
             label = f"{place}: {row['memory']}"
             sums[label] = sums.get(label, 0) + _number(row["bytes"])
-    return _bar("Allocations at the peak", sums, "bytes")
+    return _bar(f"Allocations at the peak{_of_ranks(table)}", sums, "bytes")
+
+
+def _of_ranks(table: Table) -> str:
+    """Says that a bar adds up ranks, each of which has a peak of its own."""
+    if _RANK not in table.columns:
+        return ""
+    return f", sum of {counted(len(set(table.values(_RANK))), 'rank')}"
 
 
 def _sums(table: Table, key: str, value: str) -> dict[Any, int]:
@@ -202,7 +221,7 @@ def _bar(title: str, sums: Mapping[Any, int], unit: Unit) -> Bar | None:
     others = sum(part > 0 for _, part in order) - len(own)
     if rest:
         parts.append(Part(f"{others:,} others", _amount(rest, whole, unit), rest / whole, -1))
-    return Bar(title, formatted(whole, unit), parts)
+    return Bar(title, unit, formatted(whole, unit), parts)
 
 
 def _amount(part: int, whole: int, unit: Unit) -> str:
@@ -210,10 +229,14 @@ def _amount(part: int, whole: int, unit: Unit) -> str:
     return f"{formatted(part, unit)}, {f'{share:.0%}' if share >= 0.01 else '<1%'}"
 
 
-def _coverage(manifest: Mapping[str, Any], results: Sequence[StoredResult]) -> Iterator[str]:
+def _coverage(
+    manifest: Mapping[str, Any], results: Sequence[StoredResult], timed: bool
+) -> Iterator[str]:
+    """What was observed and what was not; `timed`: with device times."""
     events = sum(manifest.get("events", {}).values())
+    accesses = {"chunks": 0, "dropped": 0, **manifest.get("accesses", {})}
     if events:
-        dropped = manifest.get("dropped", {})
+        dropped = {**manifest.get("dropped", {}), "accesses": accesses["dropped"]}
         lost = ", ".join(f"{count:,} {kind}" for kind, count in dropped.items() if count)
         left = sum(manifest.get("left_out", {}).values())
         yield (
@@ -224,6 +247,11 @@ def _coverage(manifest: Mapping[str, Any], results: Sequence[StoredResult]) -> I
     launches = {"seen": 0, **manifest.get("launches", {})}
     if launches.get("selected", launches["seen"]) < launches["seen"]:
         yield f"{launches['selected']:,} of {counted(launches['seen'], 'launch')} selected"
+    if timed and accesses["chunks"]:
+        yield (
+            "device times include those of probes, which slow kernels down: with --passes auto they"
+            " are of a run without probes"
+        )
     gaps: dict[str, list[str]] = {}
     for result in results:
         for source, texts in filter(None, map(read_not_given, result.notes)):
@@ -245,12 +273,20 @@ def _probed(results: Sequence[StoredResult]) -> Iterator[str]:
                 verdicts.setdefault(str(kernel), set()).add(str(verdict))
     if not verdicts:
         return
-    seen = sum(found == {"seen"} for found in verdicts.values())
-    missed = [kernel for kernel, found in verdicts.items() if found != {"seen"}]
-    text = f"accesses: all kinds seen in {seen:,} of {counted(len(verdicts), 'kernel')}"
-    named = ", ".join(plain(kernel, MAX_LABEL) for kernel in sorted(missed)[:_MAX_NAMED])
-    more = f" and {len(missed) - _MAX_NAMED:,} more" if len(missed) > _MAX_NAMED else ""
-    yield text + (f"; not all in {named}{more}" if missed else "")
+    incomplete = {"partly", "unseen"}
+    seen = [kernel for kernel, found in verdicts.items() if found == {"seen"}]
+    missed = [kernel for kernel, found in verdicts.items() if found & incomplete]
+    unknown = len(verdicts) - len(seen) - len(missed)
+    kernels = counted(len(verdicts), "kernel")
+    if unknown == len(verdicts):
+        yield f"accesses: unknown whether all kinds were seen in {kernels}: their code was not kept"
+        return
+    text = f"accesses: all kinds seen in {len(seen):,} of {kernels}"
+    if missed:
+        named = ", ".join(plain(kernel, MAX_LABEL) for kernel in sorted(missed)[:_MAX_NAMED])
+        more = f" and {len(missed) - _MAX_NAMED:,} more" if len(missed) > _MAX_NAMED else ""
+        text += f"; not all in {named}{more}"
+    yield text + (f"; unknown in {unknown:,}: their code was not kept" if unknown else "")
 
 
 def _first(results: Sequence[StoredResult], name: str, *columns: str) -> Table | None:

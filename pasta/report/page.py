@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shlex
 from base64 import b64encode
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -20,6 +21,7 @@ from pasta.errors import RunError
 from pasta.findings import Topic
 from pasta.names import title_of
 from pasta.report.blocks import without_blocks
+from pasta.report.findings import ShownFinding
 from pasta.report.heat import HeatMap, heat_maps, is_strip
 from pasta.report.live_tables import MIN_ROWS
 from pasta.report.live_timeline import LiveTimeline
@@ -29,7 +31,7 @@ from pasta.report.roofline import Roofline, rooflines
 from pasta.report.sources import Source, measures, read_sources
 from pasta.report.stacks import CallTree, has_stacks, read_call_tree
 from pasta.report.stall_views import stall_views
-from pasta.report.text import gain_of, heading, notes
+from pasta.report.text import heading, notes
 from pasta.report.timeline import WORK, Timeline, read_timeline
 from pasta.report.treemap import TreeMap, tree_maps
 from pasta.report.weights import WEIGHTS
@@ -42,6 +44,8 @@ from pasta.version import VERSION
 MAX_ROWS = 250_000
 #: Findings shown in the overview; the others follow below it.
 FIRST_FINDINGS = 3
+#: Colors of series in report.css.
+_COLORS = 8
 _NONE = np.zeros(0, np.int64)
 _HERE = Path(__file__).parent
 _dumps = partial(json.dumps, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
@@ -63,6 +67,7 @@ def render_page(
     rows = MIN_ROWS if served else MAX_ROWS
     results = sorted(read_results(run.results, rows=rows), key=place)
     page = Page(served=served)
+    command = shlex.join(manifest.get("command", ()))
     warnings = [(text.plain, text.style == "red") for text in notes(manifest)]
     timeline = live.timeline if live else None
     try:  # the rest of the report does not need events
@@ -70,9 +75,10 @@ def render_page(
     except RunError as error:
         warnings.append((f"no timeline: {error}", True))
     first = overview(manifest, results, timeline)
+    page.name_colors(first.bars)
     if timeline:
         shown, remote = live.in_page() if live else (timeline, [])
-        page.timeline(shown, first.bars, remote)
+        page.timeline(shown, first.bars, remote, timeline.focus())
     tools = [page.tool(run, result) for result in results]
     sources, left_out = read_sources(manifest, results) if source else ([], [])
     page.sources(sources)
@@ -88,8 +94,12 @@ def render_page(
         title=lines[0],
         lines=lines[1:],
         notes=warnings,
-        findings=[(titles[tool], tool, each, gain_of(each)) for tool, each in ranked(results)],
+        findings=[
+            ShownFinding.of(titles[tool], tool, each, command, sources)
+            for tool, each in ranked(results)
+        ],
         first_findings=FIRST_FINDINGS,
+        titles=titles,
         overview=first,
         timeline=timeline,
         tools=tools,
@@ -99,9 +109,18 @@ def render_page(
     )
 
 
-def place(result: StoredResult) -> tuple[int, bool, str]:
-    """Order of sections: by topic, those with findings first."""
-    return get_args(Topic).index(result.topic), not result.findings, result.title
+def place(result: StoredResult) -> tuple[bool, int, bool, str]:
+    """Order of sections: those without anything to show last, by topic, those with findings
+    first."""
+    topic = get_args(Topic).index(result.topic)
+    return is_empty(result), topic, not result.findings, result.title
+
+
+def is_empty(result: StoredResult) -> bool:
+    """Whether a result has nothing but a summary and notes."""
+    tables = any(table.of or len(table) for table in result.tables.values())
+    figures = any(len(figure.x) for figure in result.figures.values())
+    return not (tables or figures or result.findings or result.files)
 
 
 def _code(source: Source, lines: Sequence[int]) -> dict[str, Any]:
@@ -150,6 +169,19 @@ class Page:
         self.packer = Packer()
         self.blocks: dict[str, dict[str, Any]] = {}
         self.weights: list[str] = []
+        #: Numbers of colors by the name of a series, the same in all pictures.
+        self.colors: dict[str, int] = {}
+        self._tables: dict[str, tuple[str, str]] = {}
+
+    def name_colors(self, bars: Sequence[Bar]) -> None:
+        """Takes the colors that bars of the overview give to tensors and memory."""
+        for bar in bars:
+            if bar.unit == "bytes":
+                self.colors |= {part.label: part.color for part in bar.parts if part.color >= 0}
+
+    def color(self, name: str) -> int:
+        """The color of a series with this name; a new name gets the next one."""
+        return self.colors.setdefault(name, len(self.colors) % _COLORS)
 
     def html(self, template: str, **values: Any) -> str:
         """The page as HTML: a template with these values, and all data, scripts and styles."""
@@ -169,6 +201,7 @@ class Page:
         )  # fmt: skip
 
     def tool(self, run: RunDirectory, result: StoredResult) -> dict[str, Any]:
+        rows = {name: table for name, table in result.tables.items() if table.of or len(table)}
         return {
             "name": result.name,
             "title": result.title,
@@ -176,9 +209,13 @@ class Page:
             "notes": own_notes(result),
             "charts": list(self._charts(result)),
             "stalls": stall_views(result),
-            "tables": [
-                self.table(name, table, result.name) for name, table in result.tables.items()
+            "tables": [self.table(name, table, result.name) for name, table in rows.items()],
+            "without_rows": [
+                table.title or title_of(name)
+                for name, table in result.tables.items()
+                if name not in rows
             ],
+            "empty": is_empty(result),
             "files": [str(path.relative_to(run.path)) for path in result.files],
         }
 
@@ -200,8 +237,14 @@ class Page:
             about["unit"] = table.units.get(column)
             about["hidden"] = column in table.hidden
         title = table.title or title_of(name)
+        # e.g. the coverage of probes, which several tools have
+        content = _hash(_dumps([title, block]))
+        if content not in self._tables:
+            self._tables[content] = self.add("table", block, title=visible(title)), tool
+        id, first = self._tables[content]
         return {
-            "id": self.add("table", block, title=visible(title)),
+            "id": id,
+            "as_in": first if first != tool else None,
             "title": title,
             "rows": table.of or len(table),
             "cut": MAX_ROWS if (table.of or 0) > MAX_ROWS and not remote else 0,
@@ -222,6 +265,8 @@ class Page:
     def figure(self, figure: Figure, **axes: Any) -> dict[str, Any]:
         """Adds a figure; returns the template's view of it. `axes`: `colors`, numbers of its
         series' colors; `most` and `last`, values that the axes reach at least."""
+        if self.colors.keys() & figure.series.keys():
+            axes = {"colors": [self.color(name) for name in figure.series], **axes}
         columns = {"x": figure.x, **{f" {name}": each for name, each in figure.series.items()}}
         block = self.packer.block(columns)
         for about, label in zip(block["columns"], ("", *figure.series), strict=True):
@@ -241,6 +286,7 @@ class Page:
     def _tree(self, tree: TreeMap) -> str:
         names = ("parent", "name", "detail", "size", "color", "find")
         columns = {name: getattr(tree, name) for name in names}
+        columns["color"] = [self.color(name) if name else -1 for name in tree.color]
         about = {"title": tree.title, "unit": tree.unit, "table": tree.table}
         return self.add("treemap", self.packer.block(columns), **about)
 
@@ -275,10 +321,15 @@ class Page:
         return self.add("heat", block, strips=strips, lines=map.lines, title=visible(map.title))
 
     def timeline(
-        self, timeline: Timeline, bars: Sequence[Bar], remote: Sequence[bool] = ()
+        self,
+        timeline: Timeline,
+        bars: Sequence[Bar],
+        remote: Sequence[bool] = (),
+        focus: tuple[int, int] | None = None,
     ) -> None:
         """Adds the timeline: its slices, levels of detail, names and counters. What the bars of the
-        overview have a color for has the same one. `remote`: rows whose slices the server has."""
+        overview have a color for has the same one. `remote`: rows whose slices the server has;
+        `focus`: the interval that is shown first."""
         gaps = timeline.start - np.append(0, timeline.end[:-1])
         firsts = [row.first for row in timeline.rows if row.count]
         gaps[firsts] = timeline.start[firsts]
@@ -311,6 +362,7 @@ class Page:
             **self.packer.block(slices),
             "begin": timeline.begin,
             "until": timeline.until,
+            "focus": focus,
             "lines": [
                 {
                     "group": row.group,

@@ -40,6 +40,9 @@ _FINER = 4
 _MIN_SLICES = 4 * _BINS
 #: Bins in which a counter keeps its maximum and its last value.
 _POINTS = 4096
+#: A run is shown whole at first if it has fewer slices, or if the shortest interval with this share
+#: of them takes more than this share of its time.
+_MIN_SLICES_OF_FOCUS, _IN_FOCUS, _MAX_FOCUS = 200, 0.9, 0.5
 _MAX_LANES = 8
 #: Deeper slices of a track share its last rows.
 _MAX_DEPTH = 60
@@ -109,6 +112,25 @@ class Timeline:
 
     def __bool__(self) -> bool:
         return bool(self.rows or self.counters)
+
+    def focus(self) -> tuple[int, int] | None:
+        """The interval that is shown first: where nearly all slices begin, with margins; None
+        where that is most of the run."""
+        if len(self.start) < _MIN_SLICES_OF_FOCUS:
+            return None
+        starts = np.sort(self.start)
+        most = int(_IN_FOCUS * len(starts))
+        widths = starts[most - 1 :] - starts[: len(starts) - most + 1]
+        low = int(widths.argmin())
+        margin = int(widths[low]) // 10
+        apart = np.flatnonzero(np.diff(starts) > margin)  # each index ends a group of slices
+        before, after = np.searchsorted(apart, [low, low + most - 1])
+        first = int(starts[apart[before - 1] + 1 if before else 0])
+        last = int(starts[apart[after] if after < len(apart) else -1])
+        begin, until = max(self.begin, first - margin), min(self.until, last + margin)
+        if until - begin > _MAX_FOCUS * (self.until - self.begin):
+            return None
+        return begin, max(until, begin + 1)
 
 
 @dataclass(frozen=True)

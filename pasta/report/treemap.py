@@ -34,8 +34,8 @@ class Leaf:
 class TreeMap:
     """Nodes by index: 0 is the root, parents come before their children.
 
-    `size` is the size of a node itself, without its children. `color` is a series' number, by the
-    rank of the outermost group; `table` is the table with the rows of the leaves.
+    `size` is the size of a node itself, without its children. `color` is the outermost group, which
+    determines the color; `table` is the table with the rows of the leaves.
     """
 
     title: str
@@ -45,10 +45,10 @@ class TreeMap:
     name: list[str] = field(default_factory=lambda: ["all"])
     detail: list[str] = field(default_factory=lambda: [""])
     size: list[int] = field(default_factory=lambda: [0])
-    color: list[int] = field(default_factory=lambda: [-1])
+    color: list[str] = field(default_factory=lambda: [""])
     find: list[str] = field(default_factory=lambda: [""])
 
-    def add(self, parent: int, name: str, color: int, leaf: Leaf | None = None) -> int:
+    def add(self, parent: int, name: str, color: str, leaf: Leaf | None = None) -> int:
         """Adds a node and returns its index."""
         self.parent.append(parent)
         self.name.append(plain(name, MAX_LABEL))
@@ -130,10 +130,6 @@ def _allocation(row: dict[str, Any]) -> Leaf | None:
 
 def _tree(title: str, table: str, leaves: list[Leaf]) -> TreeMap:
     tree = TreeMap(title, table)
-    totals: dict[str, int] = {}
-    for leaf in leaves:
-        totals[leaf.groups[0]] = totals.get(leaf.groups[0], 0) + leaf.bytes
-    colors = {name: at for at, name in enumerate(sorted(totals, key=lambda k: (-totals[k], k)))}
     nodes: dict[tuple[str, ...], int] = {(): 0}
     smaller: dict[tuple[str, ...], list[int]] = {}
     ordered = sorted(leaves, key=lambda each: (-each.bytes, each.groups, each.name))
@@ -146,11 +142,11 @@ def _tree(title: str, table: str, leaves: list[Leaf]) -> TreeMap:
         for depth in range(len(leaf.groups)):
             path = leaf.groups[: depth + 1]
             if path not in nodes:
-                nodes[path] = tree.add(nodes[path[:-1]], path[-1], colors[path[0]])
-        tree.add(nodes[leaf.groups], leaf.name, colors[leaf.groups[0]], leaf)
+                nodes[path] = tree.add(nodes[path[:-1]], path[-1], path[0])
+        tree.add(nodes[leaf.groups], leaf.name, leaf.groups[0], leaf)
     for path, (count, bytes) in smaller.items():
         if path not in nodes:
-            nodes[path] = tree.add(0, path[0], colors[path[0]])
+            nodes[path] = tree.add(0, path[0], path[0])
         rest = Leaf(path, counted(count, "smaller one"), "", bytes, path[0])
-        tree.add(nodes[path], rest.name, colors[path[0]], rest)
+        tree.add(nodes[path], rest.name, path[0], rest)
     return tree

@@ -133,13 +133,31 @@ def test_downsampled_timeline_keeps_maxima_and_last_levels() -> None:
     for part in np.array_split(np.arange(5000), 13):
         timeline.add(times[part], levels[part])
     assert timeline.used <= 64
+    peak_times, peaks = timeline.peaks
+    begun = {
+        int(time) >> timeline.shift: (int(time), int(peak))
+        for time, peak in zip(peak_times, peaks, strict=True)
+    }
     previous = 0
     for time, highest, last in zip(timeline.times, timeline.highest, timeline.last, strict=True):
         inside = (times >= time) & (times < time + timeline.width)
         expected = levels[inside].tolist()
         assert highest == max([previous, *expected])
+        if expected:
+            first = int(times[inside][np.argmax(levels[inside])])
+            assert begun[int(time) >> timeline.shift] == (first, max(expected))
         previous = expected[-1] if expected else previous
         assert last == previous
+
+
+def test_charts_reach_the_end_of_the_run() -> None:
+    """Memory that is never freed stays in the picture."""
+    events = Events(start_time=0)
+    events.alloc(0x1000, 4096)
+    events.add("process_end", time=1 << 40)
+    figure = run_tool(MemoryTimeline, events).figures["memory_0"]
+    assert len(figure.x) <= 1025 and figure.x[-1] >= (1 << 40) - figure.x[1]
+    assert figure.series["device"][-1] == 4096
 
 
 # ---- findings -------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -377,6 +378,23 @@ def test_links_of_findings_and_names(script: Script, browser: Any) -> None:
     assert script(f"return {TIMELINE}.search.value") == label
 
 
+def test_plots_zoom_and_lead_to_the_timeline(script: Script, browser: Any) -> None:
+    chain = webdriver.ActionChains(browser)
+    plot = browser.find_element("css selector", "#tool-third .u-over")
+    script("arguments[0].scrollIntoView({block: 'center'})", plot)
+    first = "document.querySelector('#tool-third .u-legend .u-value').textContent"
+    chain.move_to_element_with_offset(plot, 40, 0).click_and_hold().move_by_offset(60, 0)
+    chain.release().move_to_element_with_offset(plot, 1 - plot.size["width"] // 2, 0).perform()
+    assert script(f"return {first}") not in ("", "0 ns")  # the left edge, zoomed
+    place = script("return scrollY")
+    webdriver.ActionChains(browser).double_click().perform()
+    _until(browser, f"return {first} === '0 ns'")
+    time.sleep(0.5)  # in which a single click would have left the page
+    assert script("return scrollY") == place
+    webdriver.ActionChains(browser).click().perform()
+    _until(browser, f"return scrollY !== {place}")
+
+
 def test_tree_map(script: Script, browser: Any) -> None:
     areas = (
         "return Object.fromEntries([...document.querySelectorAll('.treemap button')]"
@@ -462,8 +480,13 @@ def test_narrow_screen(script: Script, browser: Any) -> None:
     browser.refresh()
     _until(browser, "return document.documentElement.dataset.ready !== undefined")
     assert script("return [innerWidth, document.documentElement.scrollWidth]") == [360, 360]
-    scroll = "const e = document.querySelector('.scroll'); return e.scrollWidth > e.clientWidth"
-    assert script(scroll)
+    scroll = "const e = document.querySelector('#tool-first .scroll');"
+    assert script(f"{scroll} return e.scrollWidth > e.clientWidth && e.className === 'scroll cut'")
+    left = "document.querySelector('#tool-first td.text').getBoundingClientRect().left"
+    before = script(f"return {left}")
+    script(f"{scroll} e.scrollLeft = 150")
+    _until(browser, f"{scroll} return e.classList.contains('scrolled')")
+    assert script(f"return {left}") == before  # names stay in view
 
 
 def test_page_loads_no_external_resources(script: Script, browser: Any) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import socket
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -14,17 +16,19 @@ from pasta.capabilities import not_given
 from pasta.errors import RunError, ToolError
 from pasta.findings import Topic
 from pasta.report import timeline as module
+from pasta.report.diff_page import render_diff_page
 from pasta.report.exports import exports
 from pasta.report.exports.base import Request
 from pasta.report.exports.trace.format import RUNTIME_CALLS
 from pasta.report.overview import overview, own_notes
 from pasta.report.page import render_page
 from pasta.report.timeline import Timeline, read_timeline
+from pasta.run.diff import Comparison
 from pasta.run.directory import RunDirectory
 from pasta.run.results import StoredResult, StoredTables, read_results, write_result
-from pasta.table import Table
+from pasta.table import Figure, Table
 from pasta.testing import Events
-from pasta.tool import Result, Tool
+from pasta.tool import Finding, Result, Tool
 from tests.support.runs import MANIFEST, recorded
 from tests.support.streams import training_run
 
@@ -275,6 +279,25 @@ def result(path: Path, tables: dict[str, Table], *notes: str, name: str = "tool"
     )  # fmt: skip
 
 
+def steps(path: Path, first: int) -> Timeline:
+    """A launch after 5 us, and 300 steps of 10 us from `first` (us) on."""
+    events = Events(step=1)
+    began = events.process.start_time
+    for start in (5, *range(first, first + 3000, 10)):
+        ordinal = events.launch("kernel", time=began + 1000 * start, stream=1)
+        times = began + 1000 * start + 2000, began + 1000 * start + 7000
+        events.complete(ordinal, *times, time=times[1], stream=1)
+    return of_events(events, path)
+
+
+def test_timeline_shows_the_part_with_the_work_first(tmp_path: Path) -> None:
+    """Start-up, here a second with one kernel in it, is not most of the picture."""
+    found = steps(tmp_path / "late", 1_000_000)
+    begin, until = found.focus() or (0, 0)
+    assert 1_000_000_000 - 1_000_000 < begin < 1_000_000_000 and until == found.until
+    assert steps(tmp_path / "soon", 1000).focus() is None  # most of the run is work
+
+
 def test_overview(run: RunDirectory, tmp_path: Path) -> None:
     gaps = not_given("some_source", ["registers", "wait times"])
     tensors = {
@@ -283,7 +306,9 @@ def test_overview(run: RunDirectory, tmp_path: Path) -> None:
         )
     }
     coverage = {
-        "coverage": Table({"kernel": ["k", "k", "l"], "coverage": ["seen", "seen", "partly"]})
+        "coverage": Table(
+            {"kernel": ["k", "k", "l", "m"], "coverage": ["seen", "seen", "partly", "unknown"]}
+        )
     }
     results = [
         result(tmp_path / "results", tensors, gaps, "own"),
@@ -291,7 +316,7 @@ def test_overview(run: RunDirectory, tmp_path: Path) -> None:
     ]
     manifest = {
         **run.manifest(), "events": {"kernel_launch": 9}, "launches": {"seen": 9, "selected": 4},
-        "dropped": {"memory_alloc": 2},
+        "dropped": {"memory_alloc": 2}, "accesses": {"chunks": 3, "dropped": 1500},
     }  # fmt: skip
     found = overview(manifest, results, timeline_of(run))
     facts = {fact.label: fact.value for fact in found.facts}
@@ -304,12 +329,31 @@ def test_overview(run: RunDirectory, tmp_path: Path) -> None:
         ("b", "3.00 KiB, 75%"), ("a", "1.00 KiB, 25%"),
     ]  # fmt: skip
     assert found.coverage == [
-        "9 events observed; dropped: 2 memory_alloc",
+        "9 events observed; dropped: 2 memory_alloc, 1,500 accesses",
         "4 of 9 launches selected",
+        "device times include those of probes, which slow kernels down: with --passes auto they are"
+        " of a run without probes",
         "not given by some_source: registers, wait times",
-        "accesses: all kinds seen in 1 of 2 kernels; not all in l",
+        "accesses: all kinds seen in 1 of 3 kernels; not all in l; unknown in 1: their code was not"
+        " kept",
     ]
     assert own_notes(results[0]) == ["own"]
+
+
+def test_overview_of_merged_runs(tmp_path: Path) -> None:
+    """Kernels of two ranks are the same ones; their peaks are added, and the title says so."""
+    tables = {
+        "kernels": Table({"rank": [0, 1, 1], "kernel": ["k", "k", "l"], "launches": [1, 2, 3]}),
+        "categories": Table(
+            {"rank": [0, 1], "device": [0, 0], "category": ["a", "a"], "at_peak": [1024, 2048]}
+        ),
+    }
+    manifest = {**MANIFEST, "launches": {"seen": 6}}
+    found = overview(manifest, [result(tmp_path / "results", tables)], None)
+    assert {fact.label: fact.about for fact in found.facts}["Kernel launches"] == "of 2 kernels"
+    (bar,) = found.bars
+    assert (bar.title, bar.whole) == ("Tensors at the peak of device 0, sum of 2 ranks", "3.00 KiB")
+    assert [(part.label, part.share) for part in bar.parts] == [("a", 1.0)]
 
 
 def test_overview_without_events(tmp_path: Path) -> None:
@@ -354,6 +398,73 @@ def test_sections_have_titles_and_the_order_of_topics(tmp_path: Path) -> None:
     places = [page.index(f'<section id="tool-{name}">') for name in ("when", "mem", "aaa")]
     assert places == sorted(places)
     assert "<h2>Memory &amp; more " in page and "Some rows <span" in page
+
+
+def test_sections_without_rows_come_last_and_equal_tables_are_shown_once(tmp_path: Path) -> None:
+    run = RunDirectory.create(tmp_path / "run")
+    run.write_manifest(MANIFEST)
+    rows, none = Table({"n": [1]}, title="What was seen"), Table({"n": []}, title="Nothing")
+    for name, tables in {
+        "aaa": {"no": none},
+        "mem": {"seen": rows, "no": none},
+        "sum": {"seen": rows},
+    }.items():
+        write_result(run.results, name, Result("", tables))
+    page = render_page(run)
+    places = [page.index(f'<section id="tool-{name}">') for name in ("mem", "sum", "aaa")]
+    assert places == sorted(places)
+    assert page.count("<summary>What was seen") == 1
+    assert 'What was seen: as in <a href="#tool-mem">Mem</a>' in page
+    assert page.count("Without rows: Nothing") == 1 and "<summary>Nothing" not in page
+
+
+def test_findings_have_their_line_of_source_and_commands_of_this_run(tmp_path: Path) -> None:
+    run = RunDirectory.create(tmp_path / "run")
+    source = tmp_path / "train.py"
+    source.write_text("import x\n    x.step() < 3\n")
+    here = {"host": socket.gethostname(), "start": {"realtime_ns": 1 << 62, "monotonic_ns": 0}}
+    run.write_manifest({**MANIFEST, **here, "command": ["python", "train.py", "a b"]})
+    lines = Table({"line": ["train.py:2 f"], "file": [str(source)], "calls": [1]}, sums=("calls",))
+    finding = Finding(
+        "slow", "mm", "90 %", "train.py:2 f: see pasta-preload -t copies -- PROGRAM; then less", 0.5
+    )
+    write_result(run.results, "some", Result("", {"lines": lines}, [finding]))
+    page = render_page(run)
+    assert '<span class="quiet">2</span><code>x.step() &lt; 3</code>' in page
+    command = "pasta-preload -t copies -- python train.py &#39;a b&#39;"
+    assert f'f: see <code class="command">{command}</code>; then less</p>' in page
+    assert "<code>x.step()" not in render_page(run, source=False)
+
+
+def test_a_category_has_one_color(tmp_path: Path) -> None:
+    run = RunDirectory.create(tmp_path / "run")
+    run.write_manifest(MANIFEST)
+    categories = Table({"device": [0, 0], "category": ["b", "a"], "at_peak": [3, 1]})
+    figures = {
+        name: Figure("area", name, [0, 1], {each: [1, 2] for each in series}, y_unit="bytes")
+        for name, series in {"one": "ab", "other": "ca", "alone": "xy"}.items()
+    }
+    write_result(run.results, "some", Result("", {"categories": categories}, figures=figures))
+    page = render_page(run)
+    found = [
+        json.loads(text).get("colors")
+        for text in re.findall(r'id="figure-\d+">(.*?)</script>', page)
+    ]
+    assert found == [[1, 0], [2, 1], None]
+
+
+def test_a_category_has_one_color_in_both_runs_of_a_comparison(tmp_path: Path) -> None:
+    runs = []
+    for name, series in {"before": "ab", "after": "ba"}.items():
+        run = RunDirectory.create(tmp_path / name)
+        run.write_manifest(MANIFEST)
+        live = {each: [1, 2] for each in series}
+        area = Figure("area", "live", [0, 1], live, x_unit="ns", y_unit="bytes")
+        peak = Table({"device": [0, 0], "category": list(series), "at_peak": [3, 1]})
+        write_result(run.results, "some", Result("", {"categories": peak}, figures={"area": area}))
+        runs.append(RunDirectory.open(run.path))
+    page = render_diff_page(Comparison(*runs), [])
+    assert re.findall(r'"colors":(\[.*?\])', page) == ["[1,0]", "[0,1]"]
 
 
 def test_topics_are_checked() -> None:

@@ -136,9 +136,10 @@ const picturesWith = ({ make, formatted, grouped, shortened, series, seriesCount
       part.className = `${group ? "group" : "leaf"} c${Number(this.of.color[node]) % seriesCount}`;
       part.dataset.node = node;
       part.setAttribute("aria-label", this.says(node));
-      part.style.left = `${left}px`;
+      const wide = this.box.clientWidth;
+      part.style.left = `${(100 * left) / wide}%`; // paper has another width
       part.style.top = `${top}px`;
-      part.style.width = `${Math.max(1, width - 1)}px`;
+      part.style.width = `${(100 * Math.max(1, width - 1)) / wide}%`;
       part.style.height = `${Math.max(1, height - 1)}px`;
       if (width > LEAST_TEXT && height > 14) {
         const name = this.of.name[node];

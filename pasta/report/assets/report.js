@@ -284,13 +284,15 @@
       this.draw();
     }
 
-    /** Columns in the order shown: on narrow screens numbers follow the first one. */
+    /** Columns in the order shown: on narrow screens numbers follow the first name. */
     get shown() {
       const shown = this.columns.filter((column) => this.all || !column.hidden);
       if (!NARROW.matches) return shown;
-      const [first, ...others] = shown;
-      const isText = (column) => column.type === "text";
-      return [first, ...others.filter((each) => !isText(each)), ...others.filter(isText)];
+      const named = Math.max(0, shown.findIndex((column) => column.type === "text"));
+      const first = shown.slice(0, named + 1); // after the rank, in merged tables
+      const others = shown.slice(named + 1);
+      const isText = (column) => column.type === "text" || column.type === "bool";
+      return [...first, ...others.filter((each) => !isText(each)), ...others.filter(isText)];
     }
 
     build() {
@@ -339,6 +341,14 @@
       this.table.setAttribute("aria-label", this.title);
       const scroll = make("div", { className: "scroll", tabIndex: 0, role: "region" }, this.table);
       scroll.setAttribute("aria-label", this.title);
+      const edges = () => {
+        const left = scroll.scrollLeft;
+        scroll.classList.toggle("scrolled", left > 0);
+        scroll.classList.toggle("cut", left + scroll.clientWidth < scroll.scrollWidth - 1);
+      };
+      scroll.addEventListener("scroll", edges, { passive: true });
+      const observer = new ResizeObserver(edges);
+      for (const each of [scroll, this.table]) observer.observe(each);
       this.none = make("p", { className: "none" }, "No matching rows.");
       this.host.replaceChildren(controls, scroll, this.none);
     }
@@ -452,12 +462,14 @@
       const focused = this.table.tHead.contains(document.activeElement)
         ? document.activeElement.dataset.column
         : null;
+      this.stuck = shown.find((column) => column.type === "text") ?? shown[0]; // at the left edge
       const headings = shown.map((column) => {
         const button = make("button", { type: "button" }, column.label);
         button.dataset.column = column.name;
         button.addEventListener("click", () => this.sortBy(column));
         const heading = make("th", { scope: "col" }, button);
         if (column.type !== "text") heading.className = "number";
+        heading.classList.toggle("stuck", column === this.stuck);
         const order = this.sorted.descending ? "descending" : "ascending";
         heading.setAttribute("aria-sort", this.sorted.column === column ? order : "none");
         return heading;
@@ -487,6 +499,7 @@
     cell(column, row, text) {
       const value = column.value(row);
       const cell = make("td", { className: column.type === "text" ? "text" : "number" });
+      cell.classList.toggle("stuck", column === this.stuck);
       if (text.length > LONGEST) {
         const more = make("button", { type: "button", className: "more" }, shortened(text));
         more.title = "Show the whole text";
@@ -591,13 +604,13 @@
 
   // ---- plots ----
 
-  const key = (labels) =>
+  const key = (labels, colors) =>
     make(
       "div",
       { className: "key" },
       ...labels.map((label, number) => {
         const sample = make("i");
-        sample.style.background = series(number);
+        sample.style.background = series(colors?.[number] ?? number);
         return make("span", {}, sample, shortened(label));
       }),
     );
@@ -630,7 +643,7 @@
         if (!level[row]) continue;
         const part = make("span", { title: `${lines[number].label}: ${formatted(level[row], block.y_unit, lines[number].type)}` });
         part.style.width = `${(100 * level[row]) / most}%`;
-        part.style.background = series(number);
+        part.style.background = series(block.colors?.[number] ?? number);
         bar.append(part);
       }
       const value = formatted(totals[row], block.y_unit, Number.isInteger(totals[row]) ? "int" : "float");
@@ -643,7 +656,7 @@
     const left = names.length - MOST_NAMES;
     host.replaceChildren(
       make("p", { className: "readout" }, [block.x_label, block.y_label].filter(Boolean).join(": ")),
-      ...(lines.length > 1 ? [key(lines.map((line) => line.label))] : []),
+      ...(lines.length > 1 ? [key(lines.map((line) => line.label), block.colors)] : []),
       make("div", { className: "bars" }, ...parts),
       ...(left > 0 ? [make("p", { className: "readout" }, `${left} more`)] : []),
     );
@@ -657,23 +670,27 @@
     return [[...lines].reverse(), sums.reverse()];
   }
 
+  const DOUBLE_CLICK = 350; // ms in which a second click makes a first one double
   const plots = [];
   /** Lines, steps or bars over numbers; `named` gives the text of an x where that is not its number. */
   function drawPlot(host, block, x, lines, levels, named) {
     const bars = block.kind === "bar";
     const filled = bars || block.kind === "area";
     const own = filled ? [...levels].reverse() : levels;
-    const colours = block.colors ?? lines.map((_, number) => (filled ? lines.length - 1 - number : number) % SERIES);
+    const given = block.colors ?? lines.map((_, number) => number % SERIES);
+    const colours = filled ? [...given].reverse() : given;
     if (filled) [lines, levels] = stacked(lines, levels);
     const paths = bars
       ? uPlot.paths.bars({ size: [0.8, 60] })
-      : block.kind === "step"
+      : block.kind === "step" || block.kind === "area"
         ? uPlot.paths.stepped({ align: 1 })
         : undefined;
     const of = (number) => (_, value, at, row) =>
-      row === null || row === undefined || own[number][row] === null
-        ? "-"
-        : formatted(own[number][row], block.y_unit, Number.isInteger(own[number][row]) ? "int" : "float");
+      row === null || row === undefined
+        ? ""
+        : own[number][row] === null
+          ? "-"
+          : formatted(own[number][row], block.y_unit, Number.isInteger(own[number][row]) ? "int" : "float");
     const axis = (unit, named, size) => ({
       font: "11px system-ui, sans-serif",
       stroke: () => colour("--quiet"),
@@ -701,7 +718,7 @@
       series: [
         {
           label: block.x_label || "x",
-          value: (_, at) => (at === null ? "-" : named ? named(at) : formatted(at, block.x_unit, "int")),
+          value: (_, at) => (at === null ? "" : named ? named(at) : formatted(at, block.x_unit, "int")),
         },
         ...lines.map((line, number) => ({
           label: shortened(line.label, 40),
@@ -717,8 +734,17 @@
     host.replaceChildren(make("p", { className: "readout" }, block.y_label));
     const plot = new uPlot(options, [x, ...levels], host);
     plots.push(plot);
-    if (block.x_unit === "ns" && block.x_label === "time since start")
-      plot.over.addEventListener("click", () => showTime(plot.posToVal(plot.cursor.left, "x")));
+    plot.over.title = "Drag to zoom, double click to show everything";
+    if (block.x_unit === "ns" && block.x_label === "time since start") {
+      if ($("timeline-section")) plot.over.title += ", click for this moment in the timeline";
+      let waiting = 0;
+      plot.over.addEventListener("click", () => {
+        clearTimeout(waiting);
+        const time = plot.posToVal(plot.cursor.left, "x");
+        waiting = setTimeout(() => showTime(time), DOUBLE_CLICK);
+      });
+      plot.over.addEventListener("dblclick", () => clearTimeout(waiting));
+    }
     new ResizeObserver(() => {
       if (plot.width !== width()) plot.setSize({ width: width(), height });
     }).observe(host);
@@ -799,7 +825,7 @@
       grid.append(make("span", { className: "label", title: strip.label }, shortened(strip.label)), canvas);
     }
     const scale = make("canvas", { width: 128, height: 1, role: "img" });
-    scale.setAttribute("aria-label", "Colour scale, logarithmic");
+    scale.setAttribute("aria-label", "Color scale, logarithmic");
     const pen = scale.getContext("2d");
     for (let point = 0; point < 128; point++) {
       pen.fillStyle = `rgb(${heatColour(point / 127)})`;
@@ -937,9 +963,10 @@
       bar.className = `${this.of.kind.value(node)}${around ? " around" : ""}`;
       bar.dataset.node = node;
       bar.setAttribute("aria-label", this.says(node));
-      bar.style.left = `${left}px`;
+      const wide = this.box.clientWidth;
+      bar.style.left = `${(100 * left) / wide}%`; // paper has another width
       bar.style.top = `${depth * FLAME_ROW}px`;
-      bar.style.width = `${Math.max(1, width - 1)}px`;
+      bar.style.width = `${(100 * Math.max(1, width - 1)) / wide}%`;
       if (width < 10) bar.style.padding = "0";
       if (this.other) {
         const tint = this.tint(node);
@@ -1081,11 +1108,29 @@
   /** Lines of findings lead to their source. */
   function linkSources() {
     for (const place of document.querySelectorAll(".findings .where, .findings .remedy")) {
-      const last = place.lastChild;
-      const line = last?.nodeType === Node.TEXT_NODE ? sourceOf(last.data) : undefined;
-      if (line === undefined) continue;
-      const at = last.data.indexOf(line.text);
-      last.replaceWith(last.data.slice(0, at), sourceButton(line, line.text), last.data.slice(at + line.text.length));
+      for (const text of [...place.childNodes].filter((each) => each.nodeType === Node.TEXT_NODE)) {
+        const line = sourceOf(text.data);
+        if (line === undefined) continue;
+        const at = text.data.indexOf(line.text);
+        text.replaceWith(text.data.slice(0, at), sourceButton(line, line.text), text.data.slice(at + line.text.length));
+      }
+    }
+  }
+
+  /** Commands in findings have a button that copies them. */
+  function copyCommands() {
+    for (const command of document.querySelectorAll(".command")) {
+      const button = make("button", { type: "button", title: "Copy the command" }, "Copy");
+      button.addEventListener("click", async () => {
+        try {
+          await navigator.clipboard.writeText(command.textContent);
+          button.textContent = "Copied";
+        } catch {
+          getSelection().selectAllChildren(command); // browsers may forbid it: Ctrl-C copies it
+          button.textContent = "Selected";
+        }
+      });
+      command.after(" ", button);
     }
   }
 
@@ -1160,6 +1205,7 @@
       if (host.closest("details:not([open])") === null && host.dataset.drawn === undefined) await draw(host);
     if (timeline) linkNames();
     linkSources();
+    copyCommands();
     linkFindings();
     followSections();
     if (location.hash) document.querySelector(`[id="${CSS.escape(decodeURIComponent(location.hash.slice(1)))}"]`)?.scrollIntoView();

@@ -62,6 +62,7 @@ const timelineWith = ({ make, colour, formatted, grouped, shortened, TableView, 
       const [gap, took, name] = slices.map(numbers);
       this.begin = block.begin;
       this.until = block.until;
+      this.focus = block.focus; // the interval shown first, if it is not everything
       this.name = Uint32Array.from(name);
       this.start = new Float64Array(block.rows);
       this.end = new Float64Array(block.rows);
@@ -160,7 +161,8 @@ const timelineWith = ({ make, colour, formatted, grouped, shortened, TableView, 
       this.host = host;
       this.data = data;
       this.full = [data.begin, data.until];
-      this.view = [...this.full];
+      this.focus = data.focus;
+      this.view = [...(this.focus ?? this.full)];
       this.selection = null;
       this.picked = null; // a line and a slice
       this.wanted = null; // which codes the search found
@@ -223,6 +225,7 @@ const timelineWith = ({ make, colour, formatted, grouped, shortened, TableView, 
         button("−", "Zoom out", () => this.zoom(2)),
         button("All", "Show everything", () => this.look(...this.full)),
       ];
+      if (this.focus) zooms.push(button("Main part", "Show the time with nearly all events", () => this.look(...this.focus)));
       this.clear = button("Clear selection", "Clear the selection", () => this.select(null));
       const controls = make(
         "div", { className: "controls" }, this.search, ...this.steps, this.matches,
@@ -315,7 +318,7 @@ const timelineWith = ({ make, colour, formatted, grouped, shortened, TableView, 
           sample.style.background = this.css(this.colours[own < 0 ? kinds.indexOf(kind) : own]);
           return make("span", {}, sample, KINDS[kind]);
         }),
-        make("span", {}, "colours as in the overview"),
+        make("span", {}, "colors as in the overview"),
       );
       if (this.pixels) this.picture(); // at once: a printer does not wait
     }
@@ -971,7 +974,10 @@ const timelineWith = ({ make, colour, formatted, grouped, shortened, TableView, 
       const codes = [...names.keys()].filter((code) => counts[code]);
       codes.sort((a, b) => own[b] - own[a] || times[b] - times[a] || a - b);
       const what = this.selection ? "the selection" : "view";
-      this.heading.textContent = `In ${what}: ${formatted(Math.round(to - from), "ns", "int")} from ${this.clock(from)}`;
+      const long = (span) => formatted(Math.round(span), "ns", "int");
+      const all = this.full[1] - this.full[0];
+      const of = to - from < all ? `, of ${long(all)}` : "";
+      this.heading.textContent = `In ${what}: ${long(to - from)} from ${this.clock(from)}${of}`;
       const texts = [...names, ...Object.values(KINDS)];
       const kindAt = Object.fromEntries(Object.keys(KINDS).map((kind, at) => [kind, names.length + at]));
       const column = (name, label, type, unit, values) => ({
