@@ -393,8 +393,8 @@ class Copies(Tool):
         yield Finding(
             what="copies between pageable host memory and devices",
             where=f"{directions} at {line}" if line else directions,
-            evidence=f"{counted(copies, 'copy')} of {formatted(bytes, 'bytes')} are staged: "
-            "the driver copies each byte once more on the host, and the host waits",
+            evidence=f"{counted(copies, 'copy')}, {formatted(bytes, 'bytes')} in total, are staged:"
+            " the driver copies each byte once more on the host, and the host waits",
             remedy=f"{line}: pin the host tensor (DataLoader(…, pin_memory=True), or"
             " .pin_memory() once) and copy with non_blocking=True"
             if line
@@ -579,7 +579,7 @@ class Copies(Tool):
         copies = int(self.memories.count.sum())
         if not copies:
             return "no copies were recorded"
-        text = f"{counted(copies, 'copy')} of {formatted(self._bytes, 'bytes')}"
+        text = f"{counted(copies, 'copy')}, {formatted(self._bytes, 'bytes')} in total"
         pageable = sum(
             row["bytes"]
             for row in directions.rows()

@@ -153,7 +153,7 @@ def test_copies_of_unknown_size_are_omitted_and_reported(events: Events) -> None
     events.copy("host_to_device", HOST, DEVICE, ABSENT_U64)
     events.copy("host_to_device", HOST, DEVICE, 3)
     result = run_tool(Copies, events)
-    assert result.summary.startswith("1 copy of 3 B")
+    assert result.summary.startswith("1 copy, 3 B in total")
     assert "1 copy of unknown size left out" in result.summary
 
 
@@ -202,7 +202,7 @@ def test_pageable_memory_is_a_finding(events: Events) -> None:
     options = {"pageable": 500, "bandwidth": 1_000_000_000}
     (found,) = run_tool(Copies, events, options=options).findings
     assert found.gain == pytest.approx(500 / 2000)  # each is moved twice
-    assert "2 copies of 500 B are staged" in found.evidence
+    assert "2 copies, 500 B in total, are staged" in found.evidence
     assert not run_tool(Copies, events, options={"pageable": 501}).findings
 
 
