@@ -218,7 +218,7 @@ def test_stopped_profiling(play: Play, settings: str) -> None:
 @pytest.mark.parametrize(
     ("failure", "expected"),
     [
-        ("ProfilerGetCounterAvailability=35", "only (ERR_NVGPUCTRPERM): load the driver's module"),
+        ("ProfilerGetCounterAvailability=35", "(ERR_NVGPUCTRPERM): load the driver's module"),
         ("RangeProfilerEnable=43", "a MIG device does not allow it: use a whole GPU"),
         ("RangeProfilerStart=26", "another profiler (nsys, ncu, DCGM) uses the hardware"),
         ("RangeProfilerStart=39", "another profiler (nsys, ncu, DCGM) uses the hardware"),

@@ -20,7 +20,7 @@ static unsigned said;
 void pasta_say(const char *format, ...) {
     va_list arguments;
     va_start(arguments, format);
-    CHECK(strstr(format, "did not fit in its buffer") && va_arg(arguments, unsigned long long) < 64);
+    CHECK(strstr(format, "did not fit into its buffer") && va_arg(arguments, unsigned long long) < 64);
     va_end(arguments);
     said++;
 }

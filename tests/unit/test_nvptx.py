@@ -374,7 +374,7 @@ def test_missing_named_ptxas_is_an_error(
     fresh: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PASTA_PTXAS", str(tmp_path / "none"))
-    with pytest.raises(MissingDependency, match="cannot be run"):
+    with pytest.raises(MissingDependency, match="is not executable"):
         find_ptxas()
 
 

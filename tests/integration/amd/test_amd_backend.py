@@ -80,7 +80,7 @@ def test_program_is_recorded(
     assert run.launches > 0
     report = " ".join(run.report.split())
     assert "note: not given by amd_rocprofiler: cluster sizes" in report
-    assert "access_count: not available on this backend: amd_rocprofiler cannot give" in report
+    assert "access_count: not available on this backend: amd_rocprofiler does not provide" in report
     loaded = pasta.load(run.path)
     assert loaded.tables()["access_count"] == []
     recorded_values = loaded.events("counter", ["value"]).column("value").to_pylist()
