@@ -119,7 +119,7 @@ def test_backend_runs_only_if_named(pasta_preload: Preload, site: Path, program:
         done = profiled(pasta_preload, site, program, *options)
         assert (done.exit_status, done.runs) == (3, []), options
     done = profiled(pasta_preload, site, Path("/bin/true"), "--backend", "made_up")
-    assert "nothing was recorded: --backend made_up, and no program of made-up" in done.stderr
+    assert "nothing was recorded: --backend made_up, but no program of made-up" in done.stderr
 
 
 def test_doctor_and_capabilities(site: Path, tmp_path: Path) -> None:

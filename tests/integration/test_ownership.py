@@ -242,7 +242,7 @@ def test_recover_skips_a_daemon(pasta_preload, compile_c, tmp_path: Path, apart:
     kill_collectors(session)
     for option in ((), ("--discard",)):
         output = said(recover(session, *option, before=before))
-        assert "still runs" in output
+        assert "still running" in output
         assert session.exists()
     go.touch()
     wait_until(lambda: "still run" not in said(recover(session, before=before)), "it has ended")

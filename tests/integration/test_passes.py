@@ -114,7 +114,7 @@ def test_a_program_that_differs_between_passes(pasta_preload: Any, compile_c: An
     ("end", "status", "why"),
     [
         ("return 3;", 3, "the first exited with 3"),
-        ("raise(SIGKILL);", -signal.SIGKILL, "ended by SIGKILL in the first"),
+        ("raise(SIGKILL);", -signal.SIGKILL, "the first was ended by SIGKILL"),
     ],
 )
 def test_a_first_pass_that_fails_is_the_only_one(
