@@ -72,10 +72,12 @@ def producer(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def ring(producer: Path, tmp_path: Path) -> Iterator[Ring]:
-    """The ring of a process that has published nothing and ended."""
+def ring(producer: Path, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Ring]:
+    """The ring of a process that has published nothing and ended; a parameter has settings of its
+    session."""
     session = Session.create(tmp_path / "session")
-    environment = {**os.environ, "PASTA_SHIM": session.configuration()}
+    configuration = session.configuration(**getattr(request, "param", {}))
+    environment = {**os.environ, "PASTA_SHIM": configuration}
     subprocess.run([producer], input="", text=True, check=True, env=environment)
     (path,) = (session.directory / "rings").iterdir()
     ring = Ring(path)
@@ -190,6 +192,7 @@ def test_full_ring_drops_and_counts(ring: Ring) -> None:
     assert len(recorded(ring)) == room
 
 
+@pytest.mark.parametrize("ring", [{"ring_max": 8 << 20}], indirect=True, ids=["8 MiB"])
 def test_room_comes_with_memory(ring: Ring) -> None:
     payload = packed(ring.intern("GPU-0"), FULL, 0, 0)
     ring.back_ahead()
