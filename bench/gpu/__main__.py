@@ -152,7 +152,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="write all figures there")
     parser.add_argument(
         "--only", default="",
-        help="workloads whose name contains this; those of 1000 steps are measured only by name",
+        help="only workloads whose name contains this; 1000-step workloads run only if it is given",
     )  # fmt: skip
     parser.add_argument(
         "--way", action="append", default=[], help="besides native, ways whose name contains this"

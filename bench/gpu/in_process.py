@@ -11,15 +11,14 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 import statistics
 import sys
 import tempfile
 from pathlib import Path
 
-from workloads import HERE, profiled, ran
+from workloads import STEPS, profiled, switched_ratio
 
-sys.path.append(str(HERE.parent))
+sys.path.append(str(STEPS.parents[1]))
 from cupti_switch import switch_library
 from gpu_overhead import CUPTI_MOST, NATIVE_MOST, STEADY, client
 
@@ -30,15 +29,11 @@ STEPS = {"generate": 320}
 def measured(model: str, way: str, directory: Path, environment: dict[str, str]) -> float:
     """Time of steps with the client over that without, in one process."""
     steps = ("--steps", str(STEPS.get(model, 160)), "--warmup", "16")
-    command = [sys.executable, str(HERE / "steps.py"), model, *steps, "--switch", "cupti"]
+    command = [sys.executable, str(STEPS), model, *steps, "--switch", "cupti"]
     if way == "pasta":
         options = ("--set", "nvidia.source=cupti", "-t", "kernel_freq", *STEADY)
         command = [*profiled(options, directory), *command]
-    done = ran(command, directory, environment)
-    found = re.search(r"^on / off = ([\d.]+)$", done.stderr, re.MULTILINE)
-    if done.returncode or not found:
-        sys.exit(f"in_process: {model}, {way} failed ({done.returncode}):\n{done.stderr[-2000:]}")
-    return float(found[1])
+    return switched_ratio(f"{model}, {way}", command, directory, environment)
 
 
 def main() -> None:

@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 import statistics
 import sys
 import tempfile
 from pathlib import Path
 
-from workloads import STEPS, profiled, ran
+from workloads import STEPS, profiled, switched_ratio
 
 TORCH = ("-c", "torch", "--set", "python.embed-delay=0ms")
 BARE = ("--set", "torch.stacks=no", "--set", "torch.modules=no")
@@ -40,11 +39,7 @@ def ratio(way: str, directory: Path) -> float:
     command = [sys.executable, str(STEPS), "eager", "--steps", "160", "--switch", switch]
     if options:
         command = [*profiled(options, directory), *command]
-    done = ran(command, directory)
-    found = re.search(r"^on / off = ([\d.]+)$", done.stderr, re.MULTILINE)
-    if done.returncode or not found:
-        sys.exit(f"operators: {way} failed ({done.returncode}):\n{done.stderr[-2000:]}")
-    return float(found[1])
+    return switched_ratio(way, command, directory)
 
 
 def main() -> None:

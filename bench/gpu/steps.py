@@ -153,7 +153,7 @@ def main() -> None:
     parser.add_argument("mode", choices=MODES)
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--warmup", type=int, default=10)
-    parser.add_argument("--last", type=int, help="also the mean time of the last so many steps")
+    parser.add_argument("--last", type=int, help="also print the mean time of the last LAST steps")
     parser.add_argument("--times", action="store_true", help="times are always printed")
     parser.add_argument("--switch", choices=SWITCHES)
     parser.add_argument("--each", metavar="FILE", help="write the ms of each step, a line each")

@@ -83,6 +83,18 @@ def ran(
     )  # fmt: skip
 
 
+def switched_ratio(
+    name: str, command: list[str], directory: Path, environment: dict[str, str] | None = None
+) -> float:
+    """Time of steps with over that without what steps.py switches, in one process. Exits with its
+    messages if it fails."""
+    done = ran(command, directory, environment)
+    found = re.search(r"^on / off = ([\d.]+)$", done.stderr, re.MULTILINE)
+    if done.returncode or not found:
+        sys.exit(f"bench/gpu: {name} failed ({done.returncode}):\n{done.stderr[-2000:]}")
+    return float(found[1])
+
+
 def figures_of(
     name: str, command: list[str], directory: Path, environment: dict[str, str] | None = None
 ) -> dict[str, float]:

@@ -113,11 +113,12 @@ class LevelTimeline(_Bins):
         if not len(times):
             return
         bins = self.place(times)
-        order = np.lexsort((-np.arange(len(bins)), levels, bins))
-        top = order[np.append(bins[order][1:] != bins[order][:-1], True)]  # the first of each bin
-        top = top[levels[top] > self._highest[bins[top]]]
-        self._highest[bins[top]] = levels[top]
-        self._highest_time[bins[top]] = np.maximum(times[top].astype(np.int64) - self.start, 0)
+        before = self._highest[bins]
+        np.maximum.at(self._highest, bins, levels)
+        top = np.flatnonzero((levels == self._highest[bins]) & (levels > before))
+        raised, first = np.unique(bins[top], return_index=True)
+        began = times[top[first]].astype(np.int64)
+        self._highest_time[raised] = np.maximum(began - self.start, 0)
         # Threads publish a little out of order: the last level of a bin is the latest one.
         order = np.argsort(times, kind="stable")
         bins, times, levels = bins[order], times[order], levels[order]
