@@ -415,7 +415,6 @@ class Collectives(Tool):
             [by_number.get(number, "") for number in range(256)],
             group=lambda id: names[id],
             rank=lambda _, member: f"rank {member}",
-            span=self.span,
         )
 
     # ---- findings ----

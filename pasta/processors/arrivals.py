@@ -57,7 +57,8 @@ def channel_of(
 @dataclass(frozen=True)
 class Thresholds:
     """When a late rank is a finding: it is last in at least this share of an operation, and each
-    other rank waits for it this long in all, ns, and as a share of the run."""
+    other rank waits for it this long in all, ns, and as a share of the time from first to last
+    collective."""
 
     last: float = 0.5
     wait: int = 10_000_000
@@ -68,8 +69,7 @@ class Arrivals:
     """Operations recorded by all ranks, and differences between ranks.
 
     `rows`: dtype `arrival()`; `operations`: names by code; `group` names a communicator by its id,
-    and `rank` a member of it; `span`: time of the run, `error`: of the clocks against each other,
-    ns, or None: unknown.
+    and `rank` a member of it; `error`: of the clocks against each other, ns, or None: unknown.
     """
 
     def __init__(
@@ -79,14 +79,18 @@ class Arrivals:
         *,
         group: Callable[[int], str],
         rank: Callable[[int, int], str],
-        span: int,
         error: int | None = 0,
     ) -> None:
         self._operations, self._group, self._rank = operations, group, rank
-        self._span, self.error = max(1, span), error
+        self.error = error
         known = (rows["order"] >= 0) & (rows["member"] >= 0) & (rows["size"] > 1)
         known &= rows["id"] != np.iinfo(np.uint64).max
         rows = rows[known]
+        #: Time from the first start to the last end, ns; a job's start-up is not part of it.
+        self._span = 1
+        if len(rows):
+            last = max(rows["start"].max(), rows["end"].max())
+            self._span = max(1, int(last - rows["start"].min()))
         self._rows = rows = rows[
             np.lexsort((rows["member"], rows["order"], rows["channel"], rows["id"]))
         ]
@@ -227,7 +231,7 @@ class Arrivals:
                 "sequences, a slower device or host (tools operators, utilization, "
                 "telemetry)",
                 gain=min(1.0, each / self._span),
-                of="the time of the run",
+                of="the time from first to last collective",
             )
 
     # ---- differences between ranks ----

@@ -50,7 +50,6 @@ def arrivals_of(root: Root, runs: Sequence[RankRun], problems: list[str]) -> Res
         list(codes),
         group=lambda id: groups.get(id, f"communicator {id:#x}"),
         rank=lambda id, member: ranks.get((id, member), f"member {member}"),
-        span=max(run.observed for run in used),
         error=root.worst_error,
     )
     if not len(arrivals) and not arrivals.mismatches:

@@ -7,6 +7,7 @@ import re
 import statistics
 import subprocess
 from collections import defaultdict
+from operator import itemgetter
 
 import pyarrow.parquet as pq
 import pytest
@@ -51,7 +52,7 @@ def test_counts(example: Build, native: Run, profiled: Run, name: str, cudart: s
 
 def test_device_properties(example: Build, profiled: Run) -> None:
     run = profiled(example("vadd"), options=CUPTI)
-    (device,) = run.rows("device")
+    device, *_ = sorted(run.rows("device"), key=itemgetter("device"))
     fields = "name,uuid,memory.total,clocks.max.sm"
     query = ["nvidia-smi", "-i", "0", f"--query-gpu={fields}", "--format=csv,noheader,nounits"]
     listed = subprocess.run(query, capture_output=True, text=True, check=True).stdout

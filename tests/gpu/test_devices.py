@@ -46,7 +46,7 @@ def test_counts(example: Build, native: Run, profiled: Run, name: str, cudart: s
 
 
 def test_device_and_stream_of_each_launch(example: Build, profiled: Run) -> None:
-    run = profiled(example("devices"), "--launches", "2000", "--expect")
+    run = profiled(example("devices"), "--launches", "2000", "--expect", options=SANITIZER)
     devices = devices_of(run)
     context_of = {row["device"]: row["context"] for row in rows(run, "context_create")}
     assert sorted(context_of) == list(devices)
