@@ -362,8 +362,8 @@ class Config(Section):
         "probes.spot-check",
         parse_count,
         1000,
-        "launches of a shape after which --sample probes another one; the distance doubles "
-        "each time; 0: none",
+        "launches per shape, in the mean, after which --sample probes one more of each; the "
+        "distance doubles each time; 0: none",
         maximum=10**9,
     )
     probes_step_range = setting(

@@ -116,8 +116,8 @@ def main() -> None:
         }
         for name, program in programs.items():
             if given.only in (None, name):
-                (directory / name).mkdir()
-                found[name] = processes(program, given.rounds, directory / name)
+                (directory / f"{name}-runs").mkdir()
+                found[name] = processes(program, given.rounds, directory / f"{name}-runs")
     if given.json:
         given.json.write_text(json.dumps(found, indent=1) + "\n")
     print(f"{'program':9}{'time':9}{'way':36}{'s':>7}{'most':>7}")

@@ -8,7 +8,7 @@
 
 typedef struct pasta_sampling {
     uint32_t enough;     /* launches of a shape that are probed; UINT32_MAX: all */
-    uint32_t spot_check; /* launches of a shape between later checks; 0: none */
+    uint32_t spot_check; /* launches of a shape before the first later check, in the mean over shapes; 0: none */
 } pasta_sampling;
 
 void pasta_shapes_configure(pasta_sampling sampling);

@@ -1,15 +1,19 @@
 /* Shapes of launches: kernel, module, grid, block, dynamic shared memory, and the framework's operator, unless a graph
  * launched them. Launches of one shape are probed as samples of each other: the first `enough` of them, and later one
- * now and then (a spot check), since what a kernel does may depend on its data. The distance between spot checks doubles,
- * until the amounts counted in launches differ: then more are probed, at growing distances, and spot checks begin anew.
+ * now and then (a spot check), since what a kernel does may depend on its data.
+ *
+ * Spot checks come in rounds: in each, the next launch of every shape is probed. A check alone costs far more than one in
+ * a round, since a module is patched for it. The distance between rounds doubles, and starts over when the amounts counted
+ * in a shape turn out to differ. More launches of such a shape are probed, at growing distances.
  *
  * The table is lock-free and never shrinks; a launch costs one look-up. */
 #include <sched.h>
+#include <string.h>
 
 #include "probing.h"
 
 enum { SHAPES = 1 << 15, MAX_PROBES = 64 };
-enum { MAX_DISTANCE = 64 }; /* of spot checks: times the one that is set */
+enum { MAX_DOUBLINGS = 6 }; /* of the distance between rounds */
 /* Standard error of a mean, as a share of it, that sampling aims at; and the least spread that counts. */
 #define WANTED_ERROR 0.01
 #define MIN_SPREAD 1e-4
@@ -18,16 +22,27 @@ typedef struct {
     uint64_t key; /* 0: free */
     uint32_t launches, probed;
     uint32_t wanted; /* more than `enough` where amounts differ */
-    uint32_t next;     /* number of the launch that is probed next, when `enough` were */
-    uint32_t distance; /* to it, of a spot check; 0: none yet */
+    uint32_t next;   /* number of the launch that is probed next where more are wanted, when `enough` were */
+    uint32_t round;  /* the last one in which a launch was probed */
     uint32_t counting, counted; /* a lock; amounts counted so far */
     double mean, squares;       /* of these amounts: their mean, sum of squared differences from it */
 } shape;
 
 static shape shapes[SHAPES];
 static pasta_sampling settings;
+/* Of this process: shapes, their launches, and of these the one that began the current round of spot checks. */
+static struct {
+    uint64_t launches, begun;
+    uint32_t shapes, number, doublings;
+} rounds;
 
-void pasta_shapes_configure(pasta_sampling sampling) { settings = sampling; }
+#define LOAD(place) __atomic_load_n(&(place), __ATOMIC_RELAXED)
+#define STORE(place, value) __atomic_store_n(&(place), value, __ATOMIC_RELAXED)
+
+void pasta_shapes_configure(pasta_sampling sampling) {
+    settings = sampling;
+    memset(&rounds, 0, sizeof rounds);
+}
 
 static uint64_t mixed(uint64_t hash, uint64_t value) {
     hash = (hash ^ value) * UINT64_C(0x9e3779b97f4a7c15);
@@ -49,32 +64,37 @@ static shape *shape_of(const pasta_kernel_launch *l) {
     uint64_t key = key_of(l);
     for (uint32_t i = 0; i < MAX_PROBES; i++) {
         shape *s = &shapes[((key >> 32) + i) % SHAPES];
-        uint64_t held = __atomic_load_n(&s->key, __ATOMIC_RELAXED);
+        uint64_t held = LOAD(s->key);
         if (PASTA_LIKELY(held == key)) return s;
         if (held) continue;
-        if (__atomic_compare_exchange_n(&s->key, &held, key, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED) || held == key)
+        if (__atomic_compare_exchange_n(&s->key, &held, key, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
+            __atomic_fetch_add(&rounds.shapes, 1, __ATOMIC_RELAXED);
             return s;
+        }
+        if (held == key) return s;
     }
     return NULL;
 }
 
 static uint32_t sum(uint32_t a, uint32_t b) { return a > UINT32_MAX - b ? UINT32_MAX : a + b; }
 
-/* Launches to the next spot check after one at a distance of `last`: a quarter of the setting, all of it, twice, … */
-static uint32_t distance_after(uint32_t last) {
-    uint32_t set = settings.spot_check, first = 1 + set / 4;
-    if (last < first) return first;
-    if (last < set) return set;
-    return last / set >= MAX_DISTANCE ? last : sum(last, last);
+/* Counts a launch of any shape; the number of the round that it is in. A round begins when the shapes had `spot_check`
+ * launches each, in the mean. */
+static uint32_t round_of_launch(void) {
+    if (!settings.spot_check) return 0;
+    uint64_t launch = __atomic_fetch_add(&rounds.launches, 1, __ATOMIC_RELAXED), begun = LOAD(rounds.begun);
+    uint32_t doublings = LOAD(rounds.doublings);
+    uint64_t distance = ((uint64_t)settings.spot_check * LOAD(rounds.shapes)) << doublings;
+    if (PASTA_LIKELY(launch < begun + distance)) return LOAD(rounds.number);
+    if (!__atomic_compare_exchange_n(&rounds.begun, &begun, launch, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+        return LOAD(rounds.number);
+    if (doublings < MAX_DOUBLINGS) STORE(rounds.doublings, doublings + 1);
+    return __atomic_add_fetch(&rounds.number, 1, __ATOMIC_RELAXED);
 }
 
-/* Number of the next launch to probe after `probed` ones, the last of which was `number`. */
-static uint32_t next_after(shape *s, uint32_t number, uint32_t probed) {
-    if (probed < __atomic_load_n(&s->wanted, __ATOMIC_RELAXED)) return sum(number, 2 * probed);
-    if (!settings.spot_check) return UINT32_MAX;
-    uint32_t distance = distance_after(__atomic_load_n(&s->distance, __ATOMIC_RELAXED));
-    __atomic_store_n(&s->distance, distance, __ATOMIC_RELAXED);
-    return sum(number, distance);
+/* Number of the next launch to probe after `probed` ones, the last of which was `number`, outside rounds. */
+static uint32_t next_after(const shape *s, uint32_t number, uint32_t probed) {
+    return probed < LOAD(s->wanted) ? sum(number, 2 * probed) : UINT32_MAX;
 }
 
 pasta_probe_decision pasta_shapes_decide(const pasta_kernel_launch *l, bool open, bool *due) {
@@ -86,16 +106,17 @@ pasta_probe_decision pasta_shapes_decide(const pasta_kernel_launch *l, bool open
             pasta_say("probes: more than %d launch shapes: further shapes are not probed", SHAPES);
         return (pasta_probe_decision){.probed = *due && open, .shape = PASTA_ABSENT_U32};
     }
-    uint32_t number = __atomic_fetch_add(&s->launches, 1, __ATOMIC_RELAXED);
-    uint32_t probed = __atomic_load_n(&s->probed, __ATOMIC_RELAXED);
+    uint32_t number = __atomic_fetch_add(&s->launches, 1, __ATOMIC_RELAXED), round = round_of_launch();
+    uint32_t probed = LOAD(s->probed);
     pasta_probe_decision d = {.shape = (uint32_t)(s - shapes), .wanted = number == 0};
-    *due = probed < settings.enough || number >= __atomic_load_n(&s->next, __ATOMIC_RELAXED);
+    *due = probed < settings.enough || number >= LOAD(s->next) || LOAD(s->round) != round;
     if (!*due || !open) return d;
     d.probed = true;
     if (settings.enough == UINT32_MAX) return d;
+    STORE(s->round, round);
     probed = __atomic_add_fetch(&s->probed, 1, __ATOMIC_RELAXED);
     if (probed == settings.enough) d.wanted--;
-    if (probed >= settings.enough) __atomic_store_n(&s->next, next_after(s, number, probed), __ATOMIC_RELAXED);
+    if (probed >= settings.enough) STORE(s->next, next_after(s, number, probed));
     return d;
 }
 
@@ -116,11 +137,12 @@ void pasta_probe_counted(uint32_t which, uint64_t amount) {
     s->counted++;
     s->mean += difference / s->counted;
     s->squares += difference * ((double)amount - s->mean);
-    uint32_t wanted = wanted_for(s), probed = __atomic_load_n(&s->probed, __ATOMIC_RELAXED);
-    __atomic_store_n(&s->wanted, wanted, __ATOMIC_RELAXED);
+    uint32_t wanted = wanted_for(s), probed = LOAD(s->probed);
+    bool alike = !LOAD(s->wanted) && s->counted > settings.enough; /* so far */
+    STORE(s->wanted, wanted);
     __atomic_store_n(&s->counting, 0, __ATOMIC_RELEASE);
     if (probed < settings.enough || probed >= wanted) return;
-    __atomic_store_n(&s->distance, 0, __ATOMIC_RELAXED);
-    uint32_t sooner = sum(__atomic_load_n(&s->launches, __ATOMIC_RELAXED), 2 * probed);
-    if (sooner < __atomic_load_n(&s->next, __ATOMIC_RELAXED)) __atomic_store_n(&s->next, sooner, __ATOMIC_RELAXED);
+    if (alike) STORE(rounds.doublings, 0);
+    uint32_t sooner = sum(LOAD(s->launches), 2 * probed);
+    if (sooner < LOAD(s->next)) STORE(s->next, sooner);
 }

@@ -589,20 +589,23 @@ def test_patches_of_known_shapes_are_taken_out(play: Play) -> None:
     script.say("load", 0x6000)
     script.say("kernel", 0x5000, 0xF2, 7)
     script.launch(S, (0x200000000, 1, 0x10))
-    checks = (0, 1, 2, 28, 128, 328)  # then 26, 100, 200 launches of a kernel later
-    for step in range(count):
+    launches, probed = 1, Counter[int]()
+    for _ in range(count):
         for module, function in ((0x5000, 0xF0), (0x5000, 0xF1), (0x6000, 0xF3)):
+            # 3, and one more after 100 launches of each of the four shapes, and after 200
+            counts = probed[function] < 3 + (launches >= 400) + (launches >= 1200)
+            launches, probed[function] = launches + 1, probed[function] + counts
             script.say("kernel", module, function, 1)
-            script.launch(S, (0x200000000, 1, 0x10), counts=step in checks)
+            script.launch(S, (0x200000000, 1, 0x10), counts=counts)
     script.say("kernel", 0x6000, 0xF3, 7)  # a new shape, in a module without patches
     for n in range(5):
         script.launch(S, (0x200000000, 1000 + n, 0x10), counts=n < 3)
     script.say("report")
     done = play(script, "--sample", "--set", "probes.spot-check=100")
     assert_counted(done, script)
-    # 13 probed ones, and 4 after each of the 4 times that patches were there
-    assert patched(done)[0x5000] == (13 + 4 * 4, 2 * count + 1 - 29, 4, 4)
-    assert patched(done)[0x6000] == (6 + 3, count + 5 - 9, 5, 5)
+    # 11 probed ones, and 4 after each of the 3 times that patches were there
+    assert patched(done)[0x5000] == (11 + 4 * 3, 2 * count + 1 - 23, 3, 3)
+    assert patched(done)[0x6000] == (5 + 3, count + 5 - 8, 4, 4)
 
 
 def test_instructions_of_a_sample_are_estimated(play: Play, built: Path) -> None:

@@ -161,6 +161,7 @@ for _ in range(3):
 total = torch.stack([each.detach().double().sum() for each in net.parameters()]).sum()
 with open(sys.argv[1] + str(dist.get_rank()), "w") as file:  # one stdout would be mixed
     file.write(float(total).hex())
+dist.barrier()  # a process group may abort a rank whose peer has already ended
 dist.destroy_process_group()
 """
 
