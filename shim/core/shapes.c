@@ -14,9 +14,11 @@
 
 enum { SHAPES = 1 << 15, MAX_PROBES = 64 };
 enum { MAX_DOUBLINGS = 6 }; /* of the distance between rounds */
-/* Standard error of a mean, as a share of it, that sampling aims at; and the least spread that counts. */
+/* Standard error of a mean, as a share of it, that sampling aims at; and the least spread that counts. A shape with less
+ * than SMALL of all amounts may have an error as large, compared with all of them, as one with SMALL. */
 #define WANTED_ERROR 0.01
 #define MIN_SPREAD 1e-4
+#define SMALL 0.005
 
 typedef struct {
     uint64_t key; /* 0: free */
@@ -24,8 +26,9 @@ typedef struct {
     uint32_t wanted; /* more than `enough` where amounts differ */
     uint32_t next;   /* number of the launch that is probed next where more are wanted, when `enough` were */
     uint32_t round;  /* the last one in which a launch was probed */
-    uint32_t counting, counted; /* a lock; amounts counted so far */
-    double mean, squares;       /* of these amounts: their mean, sum of squared differences from it */
+    uint32_t counted; /* amounts, so far */
+    double mean, squares; /* of these amounts: their mean, sum of squared differences from it */
+    double total;         /* of all launches, as estimated when one was last counted */
 } shape;
 
 static shape shapes[SHAPES];
@@ -35,6 +38,11 @@ static struct {
     uint64_t launches, begun;
     uint32_t shapes, number, doublings;
 } rounds;
+/* Of this process: a lock, for counting; estimated amount of all shapes. */
+static struct {
+    uint32_t busy;
+    double total;
+} amounts;
 
 #define LOAD(place) __atomic_load_n(&(place), __ATOMIC_RELAXED)
 #define STORE(place, value) __atomic_store_n(&(place), value, __ATOMIC_RELAXED)
@@ -42,6 +50,7 @@ static struct {
 void pasta_shapes_configure(pasta_sampling sampling) {
     settings = sampling;
     memset(&rounds, 0, sizeof rounds);
+    memset(&amounts, 0, sizeof amounts);
 }
 
 static uint64_t mixed(uint64_t hash, uint64_t value) {
@@ -125,22 +134,25 @@ static uint32_t wanted_for(const shape *s) {
     if (s->counted < 2 || !(s->mean > 0)) return 0;
     double variance = s->squares / (s->counted - 1) / (s->mean * s->mean); /* no root: libm is not linked */
     if (variance < MIN_SPREAD * MIN_SPREAD) return 0;
-    double wanted = variance / (WANTED_ERROR * WANTED_ERROR);
+    double share = s->total / amounts.total, error = WANTED_ERROR * (share < SMALL ? SMALL / share : 1);
+    double wanted = variance / (error * error);
     return wanted < UINT32_MAX / 4 ? 1 + (uint32_t)wanted : UINT32_MAX / 4;
 }
 
 void pasta_probe_counted(uint32_t which, uint64_t amount) {
     if (which >= SHAPES || settings.enough == UINT32_MAX) return;
     shape *s = &shapes[which];
-    while (__atomic_exchange_n(&s->counting, 1, __ATOMIC_ACQUIRE)) sched_yield();
-    double difference = (double)amount - s->mean;
+    while (__atomic_exchange_n(&amounts.busy, 1, __ATOMIC_ACQUIRE)) sched_yield();
+    double difference = (double)amount - s->mean, total = s->total;
     s->counted++;
     s->mean += difference / s->counted;
     s->squares += difference * ((double)amount - s->mean);
+    s->total = s->mean * LOAD(s->launches);
+    amounts.total += s->total - total;
     uint32_t wanted = wanted_for(s), probed = LOAD(s->probed);
     bool alike = !LOAD(s->wanted) && s->counted > settings.enough; /* so far */
     STORE(s->wanted, wanted);
-    __atomic_store_n(&s->counting, 0, __ATOMIC_RELEASE);
+    __atomic_store_n(&amounts.busy, 0, __ATOMIC_RELEASE);
     if (probed < settings.enough || probed >= wanted) return;
     if (alike) STORE(rounds.doublings, 0);
     uint32_t sooner = sum(LOAD(s->launches), 2 * probed);

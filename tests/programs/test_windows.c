@@ -353,6 +353,19 @@ static void unlike_launches(void) {
     CHECK(alike == 3 + 3 && differing > 40 && differing < 110 && late > 10);
 }
 
+/* The same spread matters little in a shape with a two-thousandth of all amounts. */
+static void unimportant_launches(void) {
+    uint64_t differing = 0;
+    for (uint64_t i = 0; i < 20000; i++) {
+        bool first = i % 2;
+        pasta_probe_decision d = decide(i, first ? 8 : 16, 1, 1);
+        if (!d.probed) continue;
+        differing += first;
+        pasta_probe_counted(d.shape, first ? 1000 + random_below(400) : 2400000);
+    }
+    CHECK(differing >= 3 + 3 && differing < 12);
+}
+
 static void many_shapes(void) {
     uint64_t probed = 0;
     for (uint32_t i = 0; i < 40000; i++) probed += decide(i, 8, 1 + i, 1).probed;
@@ -538,6 +551,7 @@ int main(int argc, char **argv) {
         {"select", select_kernels}, {"step_ranges", step_ranges}, {"nested_ranges", nested_ranges},
         {"enough", enough}, {"modules", modules}, {"by_operator", by_operator},
         {"selected_modules", selected_modules}, {"spot_checks", spot_checks}, {"unlike_launches", unlike_launches},
+        {"unimportant_launches", unimportant_launches},
         {"many_shapes", many_shapes}, {"ranges", ranges}, {"operators", operators}, {"wrong_expression", wrong_expression},
         {"threads", threads}, {"budget_threads", budget_threads}, {"speed", speed},
     };

@@ -38,6 +38,7 @@ CASES = (
     Case("selected_modules", {"probe_kernel": "."}),
     Case("spot_checks", SAMPLE),
     Case("unlike_launches", SAMPLE),
+    Case("unimportant_launches", SAMPLE),
     Case("many_shapes", SAMPLE, says="pasta: probes: more than 32768 launch shapes"),
     Case("select", {"probe_kernel": "^void gemm|vadd", "probe_exclude": "<double>"}),
     Case("step_ranges", {"probe_window": "steps 1 2", "probe_step_range": "^iteration$"}),

@@ -81,7 +81,7 @@ def test_settings_passed_to_c() -> None:
     budget = config("probes.overhead-budget=20%")
     passed = {"probe_every": 1, "probe_skip": 0, "probe_budget": 200_000, "probe_factor": 1200}
     assert probe_settings(budget, traces=True, slowdown=12.0) == passed
-    passed |= {"probe_enough": 3, "probe_spot_check": 1000}
+    passed |= {"probe_enough": 3, "probe_spot_check": 4000}
     assert probe_settings(budget, slowdown=12.0) == passed
     sampled = config("probes.sample=true", "probes.enough=5", "probes.spot-check=0")
     assert probe_settings(sampled, traces=True) == {
