@@ -108,6 +108,8 @@ _SYSTEM_CALL = re.compile(r"0x0f\s+0x05$|0x01\s+0x00\s+0x00\s+0xd4$")
 _LOCKS = re.compile(r"[Pp]ending|PyThread_|Mutex|mutex|ParkingLot|\bsem_|new_sem")
 _BYTES = re.compile(r"(?:0x[0-9a-f]{2}\s+){3}0x[0-9a-f]{2}\s*$", re.MULTILINE)
 _VALUE = re.compile(r"\$\d+ = (0x[0-9a-f]+|-?\d+)")
+#: Before version 14 gdb does not know the size of all registers of new processors.
+_REGISTERS = "Couldn't write extended state status"
 
 
 def run_in(program: Program, file: Path) -> None:
@@ -225,7 +227,11 @@ class _Dialogue:
         answer = self.ask(self.debugger.evaluate.format(expression=expression))
         found = _VALUE.search(answer)
         if not found:
-            raise RunError(f"{self.debugger.name}: {_last_line(answer)}")
+            old = "install a gdb that knows this processor, version 14 or later"
+            raise RunError(
+                f"{self.debugger.name}: {_last_line(answer)}",
+                remedy=old if _REGISTERS in answer else None,
+            )
         return found[1]
 
     def schedule(self, file: Path) -> None:

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.debuggers import DEBUGGERS, debugger  # noqa: F401
 from tests.support.preload import TIMEOUT, RunDirectory, base_environment, cli, wait_until
 from tests.support.pythons import other_pythons
 
-DEBUGGERS = [name for name in ("gdb", "lldb") if shutil.which(name)]
-needs_debugger = pytest.mark.skipif(not DEBUGGERS, reason="neither gdb nor lldb is installed")
+needs_debugger = pytest.mark.usefixtures("debugger")
 pytestmark = pytest.mark.slow
 
 STEPS = """

@@ -178,6 +178,9 @@ TROUBLE = {
     "gdb: No symbol \"Py_IsInitialized\" in current context.":
         f"{STOPPED}elif 'Py_Is' in command:"
         " print('No symbol \"Py_IsInitialized\" in current context.')",
+    "gdb: Couldn't write extended state status: Bad address.: install a gdb that knows":
+        f"{STOPPED}elif 'Py_Is' in command:"
+        " print(\"Couldn't write extended state status: Bad address.\")",
     "gdb ended: Aborted": "if command.startswith('attach'): print('Aborted'); sys.exit(6)",
     "gdb did not answer within": "if command.startswith('attach'): time.sleep(100)",
     "holds locks that block the call: try again":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -10,14 +9,13 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
+from tests.support.debuggers import debugger  # noqa: F401
 from tests.support.preload import TIMEOUT, RunDirectory, base_environment, cli
 
 pytest.importorskip("torch", reason="PyTorch is not installed")
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(
-        not any(map(shutil.which, ("gdb", "lldb"))), reason="neither gdb nor lldb is installed"
-    ),
+    pytest.mark.usefixtures("debugger"),
 ]
 
 TRAINING = """
