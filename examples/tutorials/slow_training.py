@@ -20,7 +20,7 @@ def read_rows(count):
 def parse(row):
     numbers = []
     for text in row.split(","):
-        numbers.append(float(text))
+        numbers.append(round(float(text), 6))
     return numbers[:-1], int(numbers[-1])
 
 
