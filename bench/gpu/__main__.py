@@ -72,6 +72,9 @@ WAYS = (
         "empty subscription"),
     Way("access_count --sample", ("-t", "access_count", "--sample"), "empty subscription",
         {**dict.fromkeys(WHOLE, 1.15), **dict.fromkeys(LATER, 1.02)}),
+    Way("access_count --sample, no PyTorch hooks",
+        ("-t", "access_count", "--sample", "--set", "torch.follow=false"), "empty subscription",
+        {**dict.fromkeys(WHOLE, 1.15), **dict.fromkeys(LATER, 1.02)}),
     Way("access_count, budget 10%", ("-t", "access_count", "--overhead-budget", "10%"),
         "empty subscription", dict.fromkeys(("resnet18, 200 steps", *WHOLE), 1.12)),
     Way("attribution, 1 step in 100", (*_tool("Attribute"), *STEPS), "empty subscription",
@@ -97,7 +100,10 @@ ONLY = {
     ),
     **dict.fromkeys(
         (*WHOLE, *LATER),
-        ("native", "empty subscription", "access_count --sample", "access_count, budget 10%"),
+        (
+            "native", "empty subscription", "access_count --sample",
+            "access_count --sample, no PyTorch hooks", "access_count, budget 10%",
+        ),
     ),
     **dict.fromkeys(
         INFERENCE,
@@ -113,7 +119,8 @@ ONLY = {
 RARE = (
     "mem_trace", "global and transfers, empty", "pc_dependency", "values, 1 block in 64",
     "block_schedule", "attribution, 1 step in 100", "all three, 1 step in 100", "access_count",
-    "access_count --sample", "access_count, budget 10%",
+    "access_count --sample", "access_count --sample, no PyTorch hooks",
+    "access_count, budget 10%",
 )  # fmt: skip
 #: Bytes of a coalesced access record of a warp, as the collector receives it.
 RECORD = 64
