@@ -121,7 +121,9 @@ def test_launches_of_training_join_and_the_order_is_stable(
     first, second = runs
     for (one, more), (other, less) in combinations(first.most_common(10), 2):
         if less < 0.95 * more:  # of equal layers any may be first
-            assert second[one] > second[other], (first.most_common(12), second.most_common(12))
+            assert second[one] > second[other], "\n".join(
+                f"{stalls} {second[tensor]} {tensor}" for tensor, stalls in first.most_common(12)
+            )
 
 
 def test_serialized_samples_are_charged_in_their_launch(
