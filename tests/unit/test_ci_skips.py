@@ -55,6 +55,12 @@ def test_hardware_is_accepted_and_what_can_be_installed_is_not(tmp_path: Path) -
     assert "     1 skipped: could not import 'a_module_nobody_has'" in said
     there = junit(tmp_path, "there", test_b=MISSING.replace("a_module_nobody_has", "json"))
     assert skips(hardware, missing, there) == (0, gpu)
+    reason = "no NVIDIA GPU: nvidia-smi was not found"
+    skip = MISSING.replace("a_module_nobody_has", "json").replace(
+        "pass", f"pytest.skip({reason!r})"
+    )
+    other = junit(tmp_path, "other", test_b=skip)
+    assert skips(missing, other) == (0, gpu.replace("3", "1"))
     none = junit(tmp_path, "none", test_c=EACH.format([]))
     assert skips(none)[0] == 1
     assert skips(none, junit(tmp_path, "some", test_c=EACH.format([1]))) == (0, "")
