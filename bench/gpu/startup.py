@@ -116,8 +116,9 @@ def main() -> None:
         }
         for name, program in programs.items():
             if given.only in (None, name):
-                (directory / f"{name}-runs").mkdir()
-                found[name] = processes(program, given.rounds, directory / f"{name}-runs")
+                runs = directory / f"{name}-runs"
+                runs.mkdir()
+                found[name] = processes(program, given.rounds, runs)
     if given.json:
         given.json.write_text(json.dumps(found, indent=1) + "\n")
     print(f"{'program':9}{'time':9}{'way':36}{'s':>7}{'most':>7}")

@@ -108,8 +108,8 @@ _SYSTEM_CALL = re.compile(r"0x0f\s+0x05$|0x01\s+0x00\s+0x00\s+0xd4$")
 _LOCKS = re.compile(r"[Pp]ending|PyThread_|Mutex|mutex|ParkingLot|\bsem_|new_sem")
 _BYTES = re.compile(r"(?:0x[0-9a-f]{2}\s+){3}0x[0-9a-f]{2}\s*$", re.MULTILINE)
 _VALUE = re.compile(r"\$\d+ = (0x[0-9a-f]+|-?\d+)")
-#: Before version 14 gdb does not know the size of all registers of new processors.
-_REGISTERS = "Couldn't write extended state status"
+#: What gdb says if it does not know all registers of the processor: before version 14, of new ones.
+REGISTERS_UNKNOWN = "Couldn't write extended state status"
 
 
 def run_in(program: Program, file: Path) -> None:
@@ -227,10 +227,10 @@ class _Dialogue:
         answer = self.ask(self.debugger.evaluate.format(expression=expression))
         found = _VALUE.search(answer)
         if not found:
-            old = "install a gdb that knows this processor, version 14 or later"
+            newer = "install a gdb that knows this processor, version 14 or later"
             raise RunError(
                 f"{self.debugger.name}: {_last_line(answer)}",
-                remedy=old if _REGISTERS in answer else None,
+                remedy=newer if REGISTERS_UNKNOWN in answer else None,
             )
         return found[1]
 

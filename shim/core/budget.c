@@ -62,9 +62,6 @@ static struct {
 static pasta_budget given;
 static uint64_t first_patching; /* ns */
 
-#define LOAD(place) __atomic_load_n(&(place), __ATOMIC_RELAXED)
-#define STORE(place, value) __atomic_store_n(&(place), value, __ATOMIC_RELAXED)
-
 static double min(double a, double b) { return a < b ? a : b; }
 static double max(double a, double b) { return a > b ? a : b; }
 static double distance(double a, double b) { return a < b ? b - a : a - b; }

@@ -4,6 +4,9 @@
 
 #include "internal.h"
 
+#define LOAD(place) __atomic_load_n(&(place), __ATOMIC_RELAXED)
+#define STORE(place, value) __atomic_store_n(&(place), value, __ATOMIC_RELAXED)
+
 /* ---- shapes.c: launches that are probed as samples of each other ---- */
 
 typedef struct pasta_sampling {

@@ -44,9 +44,6 @@ static struct {
     double total;
 } amounts;
 
-#define LOAD(place) __atomic_load_n(&(place), __ATOMIC_RELAXED)
-#define STORE(place, value) __atomic_store_n(&(place), value, __ATOMIC_RELAXED)
-
 void pasta_shapes_configure(pasta_sampling sampling) {
     settings = sampling;
     memset(&rounds, 0, sizeof rounds);

@@ -8,13 +8,15 @@ import subprocess
 
 import pytest
 
+from pasta.runtime.debugger import REGISTERS_UNKNOWN
+
 DEBUGGERS = [name for name in ("gdb", "lldb") if shutil.which(name)]
 _CALL = ("-ex", "print ((int (*)(void))getpid)()")
 
 
 @functools.cache
 def why_not() -> str:
-    """Why none can; empty if one can. gdb before version 14 does not know all processors."""
+    """Why none can; empty if one can."""
     if not DEBUGGERS:
         return "neither gdb nor lldb is installed"
     if "gdb" not in DEBUGGERS:
@@ -26,8 +28,8 @@ def why_not() -> str:
     finally:
         program.kill()
         program.wait()
-    refused = "Couldn't write extended state status"
-    return f"gdb cannot call functions here: {refused}" if refused in done.stderr else ""
+    refused = REGISTERS_UNKNOWN in done.stderr
+    return f"gdb cannot call functions here: {REGISTERS_UNKNOWN}" if refused else ""
 
 
 @pytest.fixture
