@@ -21,9 +21,10 @@ from rich.text import Text
 from pasta import paths
 from pasta.backends import BACKENDS
 from pasta.config import extensions
-from pasta.errors import MissingDependency
+from pasta.errors import MissingDependency, PastaError
 from pasta.extensions import BAD, GOOD, NOTE, Check, built_check
 from pasta.processors.architecture import is_bandwidth
+from pasta.progress import display_progress
 from pasta.version import VERSION
 
 #: Version of the JSON document; it increases when a key changes its meaning or is removed.
@@ -198,9 +199,18 @@ def _cache() -> Iterator[Check]:
 
 
 def _prepared() -> Iterator[Check]:
-    from pasta.runtime.preparation import built_in, functions_of
+    """Compiles what the probes of built-in tools need if there is a device: jobs then do not."""
+    from pasta.compiled.building import build_missing
+    from pasta.runtime.preparation import built_in, compile_probes, functions_of
 
-    functions = functions_of(built_in())
+    configs = list(built_in())
+    functions = functions_of(configs)
+    with display_progress("compiling for the devices of this machine, once"):
+        try:
+            if compile_probes(configs, ()):
+                build_missing(functions)
+        except PastaError as error:
+            yield Check("probes for devices", NOTE, error.message, error.remedy or "")
     stored = sum(each.is_stored() for each in functions)
     whole = stored == len(functions)
     yield Check(

@@ -22,6 +22,7 @@ from pasta.cli.selection import add_options, add_selection, selected, set_option
 from pasta.config import AUTO, AUTO_PASSES, NONE, Config
 from pasta.errors import ConfigError, PastaError, visible
 from pasta.frameworks.base import Wanted
+from pasta.progress import display_progress
 from pasta.runtime.executable import CannotRun, Executable, find_executable
 from pasta.runtime.launcher import Launcher
 from pasta.runtime.rings import Outcome, Say
@@ -183,12 +184,13 @@ def _check_place(config: Config) -> None:
         check_output(config.out, force=config.force)
 
 
-def _prepare_probes(session: Session, config: Config, tools: list[Tool]) -> None:
+def _prepare_probes(session: Session, config: Config, tools: list[Tool], *, quiet: bool) -> None:
     if not any("probes" in tool.needed() for tool in tools):
         return
     from pasta.runtime.probe_plan import write_plan
 
-    write_plan(session, config, tools)
+    with display_progress("preparing", quiet=quiet):
+        write_plan(session, config, tools)
 
 
 def _prepared(
@@ -214,7 +216,7 @@ def _prepared(
         if config.uvm_plan:
             session.uvm_plan.write_text(_native_plan(config.uvm_plan))
         if probes:
-            _prepare_probes(session, config, tools)
+            _prepare_probes(session, config, tools, quiet=verbosity < 0)
         if samples:
             from pasta.runtime.probe_plan import keep_code
 

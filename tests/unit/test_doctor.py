@@ -14,6 +14,7 @@ from pasta.backends.nvidia.nvptx import find_ptxas
 from pasta.backends.nvidia.signatures import VERSIONS
 from pasta.cli import doctor
 from pasta.cli.main import parse
+from pasta.errors import MissingDependency
 from pasta.extensions import BAD, GOOD, NOTE, Check
 from pasta.version import VERSION
 
@@ -198,3 +199,25 @@ def test_sampling_of_partitioned_devices(sampling: Sampling) -> None:
 def test_library_without_sampling(sampling: Sampling) -> None:
     check = sampling(library=b"cuptiSubscribe\0")
     assert (check.state, check.remedy) == (NOTE, "pip install -U nvidia-cuda-cupti")
+
+
+@pytest.mark.parametrize("devices", [0, 3])
+def test_the_first_call_compiles_for_devices(
+    devices: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    built: list[int] = []
+    monkeypatch.setattr("pasta.runtime.preparation.compile_probes", lambda *_: devices)
+    monkeypatch.setattr("pasta.compiled.building.build_missing", lambda all: built.append(len(all)))
+    (check,) = doctor._prepared()
+    assert len(built) == (devices > 0)  # without a device the check names pasta prepare
+    assert (check.state, check.remedy) == (NOTE, "pasta prepare")
+
+
+def test_probes_that_cannot_be_compiled_are_one_note(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> int:
+        raise MissingDependency("no ptxas", remedy="install it")
+
+    monkeypatch.setattr("pasta.runtime.preparation.compile_probes", fail)
+    first, _ = doctor._prepared()
+    assert first == Check("probes for devices", NOTE, "no ptxas", "install it")

@@ -348,6 +348,24 @@ def test_cubin_contains_each_patch_as_a_function(ptxas: Path, sm: int) -> None:
     assert "Function properties for on_access" in made.usage
 
 
+def test_processes_lower_the_same() -> None:
+    functions = [
+        PatchFunction("one", count_ranges, MEMORY_ACCESS),
+        PatchFunction("other", active_in_a_callee, ("u64", "u64")),
+        PatchFunction("third", count_ranges, MEMORY_ACCESS),
+    ]
+    called: list[int] = []
+    parallel = to_ptx(functions, 90, 2, lambda: called.append(1))
+    assert called == [1]
+    assert parallel == to_ptx(functions, 90)
+
+
+def test_an_error_in_a_process_is_reported() -> None:
+    function = PatchFunction("bad", lambda user, other: user.nothing, ("u64", "u64"))
+    with pytest.raises(PatchError, match="bad"):
+        to_ptx([function, function], 90, processes=2)
+
+
 def test_patch_spills_no_more_than_equivalent_cuda(ptxas: Path) -> None:
     # nvcc 13.0's of the same function: 8 bytes, and 97 instructions.
     made = compile_patches([PatchFunction("on_access", count_ranges, MEMORY_ACCESS)], 90)
@@ -357,7 +375,7 @@ def test_patch_spills_no_more_than_equivalent_cuda(ptxas: Path) -> None:
 
 
 def test_ptxas_errors_are_reported(ptxas: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nvptx, "to_ptx", lambda functions, sm: ".version 8.0\n.target sm_90\nbad\n")
+    monkeypatch.setattr(nvptx, "to_ptx", lambda *_: ".version 8.0\n.target sm_90\nbad\n")
     with pytest.raises(PatchError, match=r"ptxas rejects the patches: .*line 3"):
         compile_patches([], 90)
 

@@ -95,6 +95,15 @@ def test_nothing_is_compiled_without_a_device(ptxas: Path) -> None:
 
 
 @pytest.mark.slow
+def test_a_cubin_exists_soon_after_the_launcher_went_on(ptxas: Path) -> None:
+    lines = plan(waits=False)
+    (cubin,) = (Path(line.split()[2]) for line in lines if line.startswith("cubin 90 "))
+    with cubin.with_suffix(".lock").open() as lock:
+        private.lock(lock.fileno(), wait=True)  # until the compiler has ended
+    assert cubin.exists() and calls(ptxas) == 1
+
+
+@pytest.mark.slow
 def test_concurrent_processes_compile_once(ptxas: Path) -> None:
     code = "from tests.unit.test_probe_build import plan; print(plan())"
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
@@ -107,10 +116,14 @@ def test_concurrent_processes_compile_once(ptxas: Path) -> None:
     assert calls(ptxas) == 1
 
 
-def test_the_launcher_does_not_wait_for_compilers(
+def test_the_launcher_waits_for_numba_only(
     ptxas: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    begin, code = tmp_path / "begin", "import sys; sys.exit(open(sys.argv[1]).read())"
+    begin = tmp_path / "begin"
+    code = (
+        "import json, os, sys; os.close(json.load(sys.stdin)['in_numba']);"
+        "sys.exit(open(sys.argv[1]).read())"
+    )
     os.mkfifo(begin)
     command = [sys.executable, "-c", code]
     monkeypatch.setattr("pasta.own_python.own_python", lambda module: [*command, str(begin)])

@@ -73,13 +73,19 @@ def find_ptxas() -> Path:
     )
 
 
-def compile_patches(functions: Sequence[PatchFunction], sm: int) -> Patches:
-    """Compile functions and their callees for an architecture, such as 90.
+def compile_patches(
+    functions: Sequence[PatchFunction],
+    sm: int,
+    processes: int = 1,
+    on_lowered: Callable[[], None] | None = None,
+) -> Patches:
+    """Compile functions and their callees for an architecture, such as 90. `processes` run Numba,
+    which takes most of the time; `on_lowered` is called when all have done so.
 
     Raises PatchError if Numba, LLVM or ptxas rejects them, MissingDependency without ptxas.
     """
     ptxas = find_ptxas()
-    ptx = to_ptx(functions, sm)
+    ptx = to_ptx(functions, sm, processes, on_lowered)
     with tempfile.TemporaryDirectory() as directory:
         source, output = Path(directory, "patches.ptx"), Path(directory, "patches.cubin")
         source.write_text(ptx)
@@ -93,7 +99,12 @@ def compile_patches(functions: Sequence[PatchFunction], sm: int) -> Patches:
         return Patches(output.read_bytes(), ptx, done.stderr)
 
 
-def to_ptx(functions: Sequence[PatchFunction], sm: int) -> str:
+def to_ptx(
+    functions: Sequence[PatchFunction],
+    sm: int,
+    processes: int = 1,
+    on_lowered: Callable[[], None] | None = None,
+) -> str:
     """PTX of the functions. Raises PatchError."""
     import llvmlite.binding as llvm
 
@@ -105,10 +116,13 @@ def to_ptx(functions: Sequence[PatchFunction], sm: int) -> str:
     target = llvm.Target.from_triple("nvptx64-nvidia-cuda").create_target_machine(
         cpu=f"sm_{base[0]}", features=base[1], opt=3
     )
+    texts = _lower_all(functions, processes)
+    if on_lowered:
+        on_lowered()
     whole = None
-    for function in functions:
+    for function, text in zip(functions, texts, strict=True):
         try:
-            module = llvm.parse_assembly(_retargeted(function))
+            module = llvm.parse_assembly(text)
         except RuntimeError as error:  # undefined symbols: functions of Python
             why = " ".join(str(error).split())
             raise PatchError(f"{function.symbol} needs Python at run time: {why}") from None
@@ -127,6 +141,30 @@ def to_ptx(functions: Sequence[PatchFunction], sm: int) -> str:
     builder.getModulePassManager().run(whole, builder)
     _check(str(whole))
     return str(target.emit_assembly(whole))
+
+
+def _lower_all(functions: Sequence[PatchFunction], processes: int) -> list[str]:
+    """IR of each function, lowered in forked processes. Raises PatchError."""
+    from pasta.compiled.lowering import prepare
+
+    prepare()
+    if processes == 1:
+        return [_retargeted(each) for each in functions]
+    from concurrent.futures import ProcessPoolExecutor
+    from multiprocessing import get_context
+
+    global _shared
+    _shared = functions
+    with ProcessPoolExecutor(processes, get_context("fork")) as pool:
+        return list(pool.map(_lower_shared, range(len(functions))))
+
+
+#: What forked processes lower: functions cannot be sent to them.
+_shared: Sequence[PatchFunction] = ()
+
+
+def _lower_shared(index: int) -> str:
+    return _retargeted(_shared[index])
 
 
 def _check(text: str) -> None:

@@ -1,14 +1,16 @@
 """Patches for the devices of this machine, compiled once, and the plan that libpasta reads.
 
 The launcher calls `plan_for` before the program starts.  The user's cache has cubins by the text of
-the patches, the versions of their compilers, and the device's architecture.  A missing
-cubin is compiled while the program starts: libpasta waits for it (plan.c) as long as the compiler's
-process holds the lock beside it, and the program runs without probes if that ends without it.
+the patches, the versions of their compilers, and the device's architecture.  A missing cubin is
+compiled by a process.  The launcher waits for its longest part, which is Numba's; the program
+starts during the rest.  libpasta waits for the cubin (plan.c) as long as the process holds the lock
+beside it, and the program runs without probes if that ends without it.
 """
 
 from __future__ import annotations
 
 import contextlib
+import gc
 import hashlib
 import json
 import os
@@ -18,6 +20,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,6 +33,7 @@ from pasta.backends.nvidia.patches import PatchText, symbols, write
 from pasta.backends.nvidia.signatures import VERSIONS, ApiError
 from pasta.errors import MissingDependency, PastaError, ToolError
 from pasta.probes.declare import maps_of, probes_of
+from pasta.progress import report_progress
 
 if TYPE_CHECKING:
     from pasta.backends.nvidia.nvptx import PatchFunction
@@ -41,6 +45,8 @@ _SOURCES = ("device_functions.py", "intrinsics/*.py", "nvptx.py", "structs.py", 
 _COMPILED = ("ir.py", "lowering.py")
 
 _TRIES, _BETWEEN_TRIES = 3, 0.01  # s
+#: That compile one cubin: each compiles the functions that patches call again.
+_PROCESSES = 4
 
 
 def instances_of(tools: Sequence[Owner]) -> list[Instance]:
@@ -72,7 +78,8 @@ def plan_for(
     waits: bool = True,
 ) -> tuple[str, ...]:
     """Lines of the plan for tools with probes, with patches compiled for the architectures `sms`;
-    none without a device. `memory`, `trace_memory`: bytes of each context. `waits`: for compilers.
+    none without a device. `memory`, `trace_memory`: bytes of each context. `waits`: until cubins
+    exist, otherwise until they will in a few tenths of a second.
 
     Raises PastaError: tools that the GPU cannot run, an unknown library, no compiler.
     """
@@ -178,8 +185,8 @@ def _key(text: str, version: str, sm: int) -> str:
 def compiled(
     text: str, patches: Sequence[PatchText], version: str, sms: Sequence[int], waits: bool = True
 ) -> list[tuple[int, Path]]:
-    """Cubins of the patches for architectures. One process per missing cubin compiles it; with
-    `waits` the call waits for them.
+    """Cubins of the patches for architectures. One process per missing cubin compiles it. With
+    `waits` the call waits for them, otherwise only until they have run Numba.
 
     Raises MissingDependency without ptxas, PastaError if a patch does not compile.
     """
@@ -193,9 +200,9 @@ def compiled(
             f"compiled probes cannot be stored in {directory} ({error.strerror})",
             remedy="set XDG_CACHE_HOME to a writable directory",
         ) from None
-    if waits:
-        for each in compilers:
-            each.finish()
+    report_progress("compiling probes, once on a machine (or in advance: pasta prepare)")
+    for each in compilers:
+        each.finish() if waits else each.await_numba()
     return found
 
 
@@ -213,32 +220,48 @@ class _Compiler:
             return
         with cubin.with_suffix(".lock").open("a") as lock:
             if _lock(lock.fileno(), waits) and not cubin.exists():
-                request = {
+                request: dict[str, object] = {
                     "text": text,
                     "source": str(cubin.with_suffix(".py")),
                     "sm": sm,
                     "output": str(cubin),
                     "patches": arguments_of(patches),
+                    # callers that wait compile several sets of probes at a time
+                    "processes": 1 if waits else min(_PROCESSES, len(os.sched_getaffinity(0))),
                 }
-                self._start(json.dumps(request).encode(), lock.fileno())
+                self._start(request, lock.fileno())
 
-    def _start(self, request: bytes, lock: int) -> None:
+    def _start(self, request: dict[str, object], lock: int) -> None:
         from pasta.own_python import own_python
 
-        with tempfile.TemporaryFile() as file, self._log.open("wb") as log:
-            file.write(request)
-            file.seek(0)
-            self.process = subprocess.Popen(
-                own_python("pasta.backends.nvidia.plan"), stdin=file, stdout=subprocess.DEVNULL,
-                stderr=log, env={**os.environ, "NUMBA_COLOR_SCHEME": "no_color"}, pass_fds=(lock,),
-            )  # fmt: skip
+        read_end, write_end = os.pipe()
+        self.in_numba = open(read_end, "rb")
+        request["in_numba"] = write_end
+        try:
+            with tempfile.TemporaryFile() as file, self._log.open("wb") as log:
+                file.write(json.dumps(request).encode())
+                file.seek(0)
+                self.process = subprocess.Popen(
+                    own_python("pasta.backends.nvidia.plan"), stdin=file, stdout=subprocess.DEVNULL,
+                    stderr=log, env={**os.environ, "NUMBA_COLOR_SCHEME": "no_color"},
+                    pass_fds=(lock, write_end),
+                )  # fmt: skip
+        finally:
+            os.close(write_end)
 
     @property
     def _log(self) -> Path:
         return self.cubin.with_suffix(".log")
 
+    def await_numba(self) -> None:
+        """Wait until the process has run Numba: it closes its end of a pipe then."""
+        if self.process is not None:
+            self.in_numba.read()
+            self.in_numba.close()
+
     def finish(self) -> None:
         """Wait for the process. Raises ToolError if it failed."""
+        self.await_numba()
         if self.process is None or self.process.wait() == 0:
             return
         lines = self._log.read_text(errors="replace").splitlines()
@@ -284,12 +307,14 @@ def main() -> int:
     """Compile the request on standard input (JSON); 1 if it does not compile."""
     from pasta.backends.nvidia.nvptx import compile_patches
 
+    gc.disable()  # a sixth of the time
     request: dict[str, Any] = json.load(sys.stdin)
     text, source = request["text"], Path(request["source"])
     source.write_text(text)
     functions = functions_of(text, request["patches"], str(source))
+    in_numba = partial(os.close, request["in_numba"])
     try:
-        made = compile_patches(functions, sm=request["sm"])
+        made = compile_patches(functions, request["sm"], request["processes"], in_numba)
     except PastaError as error:
         sys.stderr.write(f"pasta: {error}\n")
         return 1
