@@ -23,12 +23,13 @@ from cupti_switch import switch_library
 from gpu_overhead import CUPTI_MOST, NATIVE_MOST, STEADY, client
 
 MODELS = ("resnet18", "eager", "compiled", "graph", "generate")
-STEPS = {"generate": 320}
+#: Steps of a process where not 160.
+MORE = {"generate": 320}
 
 
 def measured(model: str, way: str, directory: Path, environment: dict[str, str]) -> float:
     """Time of steps with the client over that without, in one process."""
-    steps = ("--steps", str(STEPS.get(model, 160)), "--warmup", "16")
+    steps = ("--steps", str(MORE.get(model, 160)), "--warmup", "16")
     command = [sys.executable, str(STEPS), model, *steps, "--switch", "cupti"]
     if way == "pasta":
         options = ("--set", "nvidia.source=cupti", "-t", "kernel_freq", *STEADY)

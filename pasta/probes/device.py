@@ -59,6 +59,8 @@ class ProbeSettings:
     #: Whether `DeviceProbes.compile` waits for its compilers; otherwise the backend's source does,
     #: in the program, when it first needs the code.
     waits: bool = True
+    #: Called once if code has to be compiled, before `DeviceProbes.compile` waits.
+    on_missing: Callable[[], None] | None = None
 
 
 class DeviceProbes(Protocol):

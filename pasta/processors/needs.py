@@ -84,6 +84,12 @@ def _attach_tensors(tensors: Any, context: Context) -> None:
     tensors.attach(*_of_tensors(context))
 
 
+def compiled_modules(needs: Collection[str], kinds: Collection[str]) -> list[str]:
+    """Modules whose compiled functions the processors of these needs call for kinds of events."""
+    found = (need.compiled for name, need in NEEDS.items() if name in needs)
+    return [of[0] for of in found if of is not None and of[1] in kinds]
+
+
 #: Needs by name, in the order in which their processors are fed.
 NEEDS: Final[dict[str, Need]] = {
     "objects": Need(_objects, compiled=("pasta.processors.objects", "memory_alloc")),

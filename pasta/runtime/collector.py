@@ -27,7 +27,8 @@ from pasta.run.inventory import Inventory
 from pasta.runtime.assembly import make_context, make_filter, make_usable_pipeline
 from pasta.runtime.limits import tool_call
 from pasta.runtime.live import LiveCounts
-from pasta.runtime.pipeline import Pipeline
+from pasta.runtime.pipeline import EXPECTED, Pipeline
+from pasta.runtime.probe_plan import reach_host
 from pasta.runtime.processes import ProcessIdentity, ProcessTable
 from pasta.runtime.ring import Ring
 from pasta.runtime.run_writer import RunWriter, add_warning, kept_image
@@ -41,8 +42,6 @@ if TYPE_CHECKING:
     from pasta.processors.batch import Batch
 
 _INTERVAL_SECONDS = 0.02
-#: Kinds of events of almost every program.
-_EXPECTED = frozenset({"memory_alloc"})
 #: Segments that may stay in the ring before they are flushed to Parquet and released.
 _MAX_HELD = 64
 
@@ -158,7 +157,7 @@ class Collector:
     def _pipeline(self, state: bytes | None = None) -> Pipeline:
         pipeline = make_usable_pipeline(self.config, self.context, self._limit, state)
         with beating(beside(self.ring.path, ".trace")):
-            pipeline.compile(_EXPECTED)
+            pipeline.compile(EXPECTED, accesses=reach_host(self.session, pipeline.tools))
         return pipeline
 
     def _limit(self) -> AbstractContextManager[None]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from pasta.frameworks import conventions
 from pasta.processors.batch import Batch
 from pasta.processors.filter import Filter, Selection
-from pasta.processors.needs import NEEDS
+from pasta.processors.needs import NEEDS, compiled_modules
 from pasta.processors.processor import Follower
 from pasta.progress import report_progress
 from pasta.runtime.loaded_tool import ContextView, LoadedTool, ToolFailure, name_of
@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from pasta.processors.operators import Operators
     from pasta.processors.processor import Processor
     from pasta.runtime.probe_runtime import ProbeRuntime
+
+#: Kinds of events of almost every program.
+EXPECTED = frozenset({"memory_alloc"})
 
 T = TypeVar("T")
 Limit = Callable[[], AbstractContextManager[None]]
@@ -115,18 +118,19 @@ class Pipeline:
         """The runtime of probes; None if no tool has any."""
         return cast("ProbeRuntime | None", self.processors.get("probes"))
 
-    def compile(self, kinds: Collection[str]) -> None:
+    def compile(self, kinds: Collection[str], *, accesses: bool = True) -> None:
         """Compile, side by side, the functions that processors will call for these kinds of events
-        and for accesses, unless their code is in the cache. Others are compiled when called."""
-        needs = [need.compiled for name, need in NEEDS.items() if name in self.processors]
-        modules = [of[0] for of in needs if of is not None and of[1] in kinds]
-        if self.probes is None and not modules:
+        and, with `accesses`, for accesses, unless their code is in the cache. Others are compiled
+        when called."""
+        modules = compiled_modules(self.processors, kinds)
+        probes = self.probes if accesses else None
+        if probes is None and not modules:
             return
         from pasta.compiled.building import build_missing, declared
 
         functions: list[Compiled] = []
-        if self.probes is not None:
-            self._try("probes", lambda probes: functions.extend(probes.functions()), self.probes)
+        if probes is not None:
+            self._try("probes", lambda probes: functions.extend(probes.functions()), probes)
         for module in modules:
             functions += declared(module)
         report_progress("compiling")

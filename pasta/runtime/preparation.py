@@ -1,19 +1,26 @@
-"""Compiles in advance what runs of tools call: for CPUs, and probes for devices."""
+"""Compiles in advance what runs of tools call: for CPUs, and probes for devices.
+
+As a process: what the collector of a run will call if devices count accesses.
+"""
 
 from __future__ import annotations
 
+import json
 import os
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from pasta.compiled.building import declared
+from pasta.compiled.building import build_missing, declared
 from pasta.config import Config, preset_names
 from pasta.plugins import built_in_names
 from pasta.probes.cpu import CpuExecutor
+from pasta.processors.needs import compiled_modules
 from pasta.runtime.assembly import make_tools
+from pasta.runtime.pipeline import EXPECTED
 from pasta.runtime.probe_plan import given_by
 
 if TYPE_CHECKING:
@@ -69,3 +76,16 @@ def compile_probes(configs: Iterable[Config], architectures: Sequence[int]) -> i
                 work.append(partial(device.compile, probing, given))
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as threads:
         return sum(map(bool, threads.map(lambda compile: compile(), work)))
+
+
+def main() -> int:
+    """Compile for the configuration on standard input (JSON)."""
+    tools = make_tools(Config(**json.load(sys.stdin)))
+    needs = {name for tool in tools for name in tool.needed()}
+    modules = compiled_modules(needs, EXPECTED)
+    build_missing(each for module in modules for each in declared(module))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

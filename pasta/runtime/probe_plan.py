@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from pasta.config import Config
@@ -34,7 +36,7 @@ def write_plan(session: Session, config: Config, tools: Sequence[Tool]) -> None:
         map(str, sorted({KIND[kind].number for each in probes for kind in each.kinds}))
     )
     lines, reads_code = [f"kinds {kinds}"], False
-    given = replace(given_by(config), waits=False)
+    given = replace(given_by(config), waits=False, on_missing=partial(_compile_for_host, config))
     for device in (found for backend in config.backends() if (found := backend.probes)):
         compiled = device.compile(probing, given)
         lines += compiled
@@ -47,6 +49,38 @@ def write_plan(session: Session, config: Config, tools: Sequence[Tool]) -> None:
     session.document["probe_values"] = needs_values(probing)
     session.document["probe_slowdown"] = max(_slowdowns(config, probing))
     session.document["probe_traces"] = has_traces(probing)
+
+
+def _compile_for_host(config: Config) -> None:
+    """Start compiling what the run's collector will call, which is not in the cache either if
+    patches are not. The collector waits for it, and reports errors."""
+    import json
+    import os
+    import subprocess
+    import tempfile
+
+    from pasta.own_python import own_environment, own_python
+
+    with suppress(OSError), tempfile.TemporaryFile() as request:
+        request.write(json.dumps(config.document()).encode())
+        request.seek(0)
+        subprocess.Popen(
+            own_python("pasta.runtime.preparation"), stdin=request, stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL, env=own_environment(os.environ), start_new_session=True,
+        )  # fmt: skip
+
+
+def reach_host(session: Session, tools: Sequence[Tool]) -> bool:
+    """Whether the host processes accesses of the run: it has no device that counts them, or its
+    devices record them for some map."""
+    from pasta.probes.declare import maps_of
+
+    try:
+        of_devices = [line for line in session.probes.open() if not line.startswith("kinds ")]
+    except OSError:
+        return True
+    specs = [each for tool in tools for each in maps_of(tool).values()]
+    return not of_devices or any(each.hands_on or each.recorded for each in specs)
 
 
 def keep_code(session: Session, config: Config) -> None:

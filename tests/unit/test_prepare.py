@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import io
+import json
 import re
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,7 +16,10 @@ from pasta.cli.main import main
 from pasta.compiled import Compiled, store
 from pasta.config import Config
 from pasta.plugins import built_in_names
+from pasta.runtime import preparation
+from pasta.runtime.assembly import make_tools
 from pasta.runtime.preparation import MODULES, built_in, compile_probes, functions_of
+from pasta.runtime.probe_plan import reach_host
 from tests.support.places import ROOT
 
 
@@ -98,6 +104,34 @@ def test_errors_name_the_option(
     monkeypatch.setattr(store, "is_writable", lambda: False)
     assert main(["prepare", "-t", "kernel_freq"]) == 2
     assert "compiled code cannot be stored: set XDG_CACHE_HOME" in capsys.readouterr().err
+
+
+def test_what_a_collector_calls_is_compiled_beside_patches(monkeypatch: pytest.MonkeyPatch) -> None:
+    built: list[tuple[str, str]] = []
+    monkeypatch.setattr(
+        preparation, "build_missing", lambda all: built.extend(f.place for f in all)
+    )
+    monkeypatch.setattr("sys.stdin", io.StringIO(json.dumps(of("access_count").document())))
+    assert preparation.main() == 0
+    assert {module for module, _ in built} == {"pasta.processors.objects"}
+
+
+@pytest.mark.parametrize(
+    ("lines", "tool", "reached"),
+    [
+        ("kinds 1\n", "access_count", True),
+        ("kinds 1\napi 13.5\n", "access_count", False),
+        ("kinds 1\napi 13.5\n", "mem_trace", True),
+        (None, "access_count", True),
+    ],
+)
+def test_accesses_reach_the_host_unless_devices_count_them(
+    lines: str | None, tool: str, reached: bool, tmp_path: Path
+) -> None:
+    session: Any = SimpleNamespace(probes=tmp_path / "probes")
+    if lines is not None:
+        session.probes.write_text(lines)
+    assert reach_host(session, make_tools(of(tool))) == reached
 
 
 def test_docs_name_the_verb() -> None:

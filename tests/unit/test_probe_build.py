@@ -7,7 +7,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -72,15 +72,23 @@ def calls(log: Path) -> int:
     return len(log.read_text().splitlines())
 
 
-def plan(sms: tuple[int, ...] = (90,), *, waits: bool = True) -> tuple[str, ...]:
-    return plan_for([Counted()], Path("libsanitizer-public.so"), sms, 1 << 28, waits=waits)
+def plan(
+    sms: tuple[int, ...] = (90,),
+    *,
+    waits: bool = True,
+    on_missing: Callable[[], None] | None = None,
+) -> tuple[str, ...]:
+    library = Path("libsanitizer-public.so")
+    return plan_for([Counted()], library, sms, 1 << 28, waits=waits, on_missing=on_missing)
 
 
 @pytest.mark.slow
 def test_a_plan_is_compiled_once(ptxas: Path) -> None:
-    first = plan()
+    missing: list[str] = []
+    first = plan(on_missing=lambda: missing.append("first"))
     assert calls(ptxas) == 1
-    assert plan() == first
+    assert plan(on_missing=lambda: missing.append("second")) == first
+    assert missing == ["first"]
     assert calls(ptxas) == 1
     (cubin,) = (Path(line.split()[2]) for line in first if line.startswith("cubin 90 "))
     assert cubin.read_text() == "cubin\n"

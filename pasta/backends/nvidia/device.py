@@ -37,8 +37,9 @@ class NvidiaProbes(DeviceProbes):
 
         sms = [given.architecture] if given.architecture else device_architectures()
         return plan_for(
-            tools, find_sanitizer(), sms, given.memory, given.trace_memory, waits=given.waits
-        )
+            tools, find_sanitizer(), sms, given.memory, given.trace_memory,
+            waits=given.waits, on_missing=given.on_missing,
+        )  # fmt: skip
 
     def slowdown(self, tools: Sequence[Owner]) -> float:
         """Of a training step, in which the patched kinds of instructions matter most (docs/

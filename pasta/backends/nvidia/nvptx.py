@@ -156,11 +156,18 @@ def _lower_all(functions: Sequence[PatchFunction], processes: int) -> list[str]:
     global _shared
     _shared = functions
     with ProcessPoolExecutor(processes, get_context("fork")) as pool:
-        return list(pool.map(_lower_shared, range(len(functions))))
+        by_size = sorted(range(len(functions)), key=lambda i: -len(_code(functions[i])))
+        texts = dict(zip(by_size, pool.map(_lower_shared, by_size), strict=True))
+    return [texts[i] for i in range(len(functions))]
 
 
 #: What forked processes lower: functions cannot be sent to them.
 _shared: Sequence[PatchFunction] = ()
+
+
+def _code(patch: PatchFunction) -> bytes:
+    function: Any = patch.function
+    return bytes(function.__code__.co_code)
 
 
 def _lower_shared(index: int) -> str:

@@ -19,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from importlib import metadata
 from pathlib import Path
@@ -46,7 +46,7 @@ _COMPILED = ("ir.py", "lowering.py")
 
 _TRIES, _BETWEEN_TRIES = 3, 0.01  # s
 #: That compile one cubin: each compiles the functions that patches call again.
-_PROCESSES = 4
+_PROCESSES = 8
 
 
 def instances_of(tools: Sequence[Owner]) -> list[Instance]:
@@ -76,10 +76,12 @@ def plan_for(
     trace_memory: int = 64 << 20,
     *,
     waits: bool = True,
+    on_missing: Callable[[], None] | None = None,
 ) -> tuple[str, ...]:
     """Lines of the plan for tools with probes, with patches compiled for the architectures `sms`;
     none without a device. `memory`, `trace_memory`: bytes of each context. `waits`: until cubins
-    exist, otherwise until they will in a few tenths of a second.
+    exist, otherwise until they will in a few tenths of a second. `on_missing`: called before
+    waiting.
 
     Raises PastaError: tools that the GPU cannot run, an unknown library, no compiler.
     """
@@ -92,10 +94,11 @@ def plan_for(
     version = library_version(sanitizer)
     instances, layout = instances_of(tools), layout_of(tools)
     text, patches = write(layout, instances, version)
+    cubins = compiled(text, patches, version, sms, waits, on_missing)
     return (
         f"api {version}",
         *symbols(patches),
-        *(f"cubin {sm} {cubin}" for sm, cubin in compiled(text, patches, version, sms, waits)),
+        *(f"cubin {sm} {cubin}" for sm, cubin in cubins),
         f"plain_words {layout.plain_words}",
         f"slot_words {layout.slot_words}",
         f"object_words {layout.object_words}",
@@ -183,10 +186,16 @@ def _key(text: str, version: str, sm: int) -> str:
 
 
 def compiled(
-    text: str, patches: Sequence[PatchText], version: str, sms: Sequence[int], waits: bool = True
+    text: str,
+    patches: Sequence[PatchText],
+    version: str,
+    sms: Sequence[int],
+    waits: bool = True,
+    on_missing: Callable[[], None] | None = None,
 ) -> list[tuple[int, Path]]:
     """Cubins of the patches for architectures. One process per missing cubin compiles it. With
-    `waits` the call waits for them, otherwise only until they have run Numba.
+    `waits` the call waits for them, otherwise only until they have run Numba; `on_missing` is
+    called before it waits.
 
     Raises MissingDependency without ptxas, PastaError if a patch does not compile.
     """
@@ -200,6 +209,8 @@ def compiled(
             f"compiled probes cannot be stored in {directory} ({error.strerror})",
             remedy="set XDG_CACHE_HOME to a writable directory",
         ) from None
+    if on_missing and any(each.process for each in compilers):
+        on_missing()
     report_progress("compiling probes, once on a machine (or in advance: pasta prepare)")
     for each in compilers:
         each.finish() if waits else each.await_numba()
