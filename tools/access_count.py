@@ -35,7 +35,8 @@ READ, WRITE, ATOMIC = range(3)
 OPERATIONS = 3
 #: Number of codes: one for each operation of each kind with an address space (from 1).
 CODES = OPERATIONS * max(kind.number for kind in KINDS if kind.space != "none")
-COUNTED_BY_WARPS = tuple(
+#: Kinds whose lanes access the same number of bytes.
+COUNTED_ALIKE = tuple(
     kind.name for kind in KINDS if kind.space != "none" and kind.name != "async_copy"
 )
 LANES = 32
@@ -58,13 +59,13 @@ class AccessCount(Tool):
     top = option(10, help="rows of each table in the text report; the tables have all", minimum=1)
 
     # On a GPU every nonzero amount is an atomic addition. A full warp that accesses 4 bytes
-    # per lane, the usual case, costs one in each map:
+    # per lane, a usual case, costs one in each map:
     #   instructions = full + partial, accesses = 32 * full + lanes,
     #   bytes = 4 * accesses + beyond, modulo 2**64 (sizes below 4 wrap around and back).
     by_kind = Counter(by=("launch", "kernel", CODES), fields=("full", "partial", "lanes", "beyond"))
     by_object = Counter(by=("launch", "kernel", "object"), fields=("accesses", "beyond"))
 
-    @probe.on(*COUNTED_BY_WARPS, per="warp")
+    @probe.on(*COUNTED_ALIKE, per="warp")
     def count(access: Any, maps: Any) -> None:
         """Count a warp's access by kind and operation; lanes and bytes only if they differ from the
         usual."""
@@ -80,14 +81,16 @@ class AccessCount(Tool):
             lanes = access.lanes
             maps.by_kind.add(code, partial=1, lanes=lanes, beyond=lanes * beyond)
 
-    # Lanes of one cp.async may read different numbers of bytes, so each lane counts its own.
-    @probe.on("async_copy")
+    @probe.on("async_copy", per="warp")
     def count_copies(access: Any, maps: Any) -> None:
-        """Count each lane of an asynchronous copy, whose bytes may differ."""
+        """The same of an asynchronous copy, whose lanes may copy different numbers of bytes."""
         code = OPERATIONS * (access.kind - 1)
-        maps.by_kind.add(code, lanes=1, beyond=access.bytes - IMPLICIT_BYTES)
-        if access.leader:
-            maps.by_kind.add(code, partial=1)
+        lanes = access.lanes
+        beyond = access.warp_bytes - IMPLICIT_BYTES * lanes
+        if lanes == LANES:
+            maps.by_kind.add(code, full=1, beyond=beyond)
+        else:
+            maps.by_kind.add(code, partial=1, lanes=lanes, beyond=beyond)
 
     @probe.global_memory
     def attribute(access: Any, maps: Any) -> None:

@@ -111,6 +111,7 @@ FIELDS: dict[str, Field] = {
         Field("has_value", False, "value", "whether the value is known"),
         Field("pc", False, "nothing", "address of the instruction"),
         Field("bytes", False, "access", "per lane; of a bulk or tensor transfer: all bytes"),
+        Field("warp_bytes", False, "access", "sum of the active lanes' bytes"),
         Field("kind", False, "nothing", "number of the kind, as in pasta.probes.KINDS"),
         Field("is_read", False, "access", "whether it reads"),
         Field("is_write", False, "access", "whether it writes"),

@@ -31,7 +31,7 @@ from pasta.probes.warp import (
 WARP_FIELDS = (
     "kind", "pc", "bytes", "is_read", "is_write", "is_atomic", "mask", "lanes", "sectors",
     "ideal_sectors", "ways", "ideal_ways", "block", "warp", "sm", "launch", "time", "rows",
-    "stride", "has_value",
+    "stride", "has_value", "warp_bytes",
 )  # fmt: skip
 #: The same of the function that runs the probes of a lane.
 LANE_FIELDS = (
@@ -109,7 +109,7 @@ def run_records(  # type: ignore[no-untyped-def]
             run_warp(
                 env, number, kind, pc, bytes, is_read, is_write, is_atomic, mask, lanes, sectors,
                 ideal_sectors, ways, ideal_ways, block, warp, sm, launch, base, rows, stride,
-                has_value,
+                has_value, bytes * lanes,
             )  # fmt: skip
             if (in_lanes >> kind) & 1:
                 apart = False
@@ -149,7 +149,7 @@ def run_records(  # type: ignore[no-untyped-def]
                         env, number, address, object, offset, known, lane, leader, value,
                         value_high, kind, pc, bytes, is_read, is_write, is_atomic, mask, lanes,
                         sectors, ideal_sectors, ways, ideal_ways, block, warp, sm, launch, base,
-                        rows, stride, has_value,
+                        rows, stride, has_value, bytes * lanes,
                     )  # fmt: skip
             if peek(state, FULL) != 0:
                 return at

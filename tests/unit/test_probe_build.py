@@ -124,12 +124,12 @@ def test_concurrent_processes_compile_once(ptxas: Path) -> None:
     assert calls(ptxas) == 1
 
 
-def test_the_launcher_waits_for_numba_only(
+def test_the_launcher_waits_until_ptxas_is_left(
     ptxas: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begin = tmp_path / "begin"
     code = (
-        "import json, os, sys; os.close(json.load(sys.stdin)['in_numba']);"
+        "import json, os, sys; os.close(json.load(sys.stdin)['before_ptxas']);"
         "sys.exit(open(sys.argv[1]).read())"
     )
     os.mkfifo(begin)

@@ -31,8 +31,8 @@ from pasta.backends.nvidia.nvptx import device_function
 from pasta.backends.nvidia.structs import constants
 
 __all__ = [
-    "bank_ways", "find_group", "group_max", "group_sum", "hash_row", "lane_groups", "pair_row",
-    "shadow_exchange", "stripe_of", "touch_word",
+    "bank_ways", "copied_bytes", "equal_lanes", "find_group", "group_max", "group_sum", "hash_row",
+    "lane_groups", "pair_row", "shadow_exchange", "stripe_of", "touch_word",
 ]  # fmt: skip
 
 _CONSTANTS = constants()
@@ -111,6 +111,23 @@ def find_group(user: int, address: int, together: int) -> tuple[int, int]:
         found = find(user, address)
         group = match_any_sync(activemask(), found) & together
     return found, group
+
+
+@device_function
+def equal_lanes(mask: int, bytes: int) -> int:
+    """The lanes of `mask` that copy as many bytes as this one; usually all copy 16."""
+    if ballot_sync(mask, bytes == 16) == mask:
+        return mask
+    return match_any_sync(mask, bytes)
+
+
+@device_function
+def copied_bytes(mask: int, bytes: int) -> int:
+    """Sum of the bytes of the lanes of `mask`, which copy at most 16 each."""
+    total = 0
+    for bit in (4, 3, 2, 1, 0):
+        total += popc(ballot_sync(mask, lshr(bytes, bit) & 1)) << bit
+    return total
 
 
 @device_function

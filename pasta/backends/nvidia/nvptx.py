@@ -77,15 +77,17 @@ def compile_patches(
     functions: Sequence[PatchFunction],
     sm: int,
     processes: int = 1,
-    on_lowered: Callable[[], None] | None = None,
+    before_ptxas: Callable[[], None] | None = None,
 ) -> Patches:
     """Compile functions and their callees for an architecture, such as 90. `processes` run Numba,
-    which takes most of the time; `on_lowered` is called when all have done so.
+    which takes most of the time; `before_ptxas` is called when a tenth of it is left.
 
     Raises PatchError if Numba, LLVM or ptxas rejects them, MissingDependency without ptxas.
     """
     ptxas = find_ptxas()
-    ptx = to_ptx(functions, sm, processes, on_lowered)
+    ptx = to_ptx(functions, sm, processes)
+    if before_ptxas:
+        before_ptxas()
     with tempfile.TemporaryDirectory() as directory:
         source, output = Path(directory, "patches.ptx"), Path(directory, "patches.cubin")
         source.write_text(ptx)
@@ -99,12 +101,7 @@ def compile_patches(
         return Patches(output.read_bytes(), ptx, done.stderr)
 
 
-def to_ptx(
-    functions: Sequence[PatchFunction],
-    sm: int,
-    processes: int = 1,
-    on_lowered: Callable[[], None] | None = None,
-) -> str:
+def to_ptx(functions: Sequence[PatchFunction], sm: int, processes: int = 1) -> str:
     """PTX of the functions. Raises PatchError."""
     import llvmlite.binding as llvm
 
@@ -117,8 +114,6 @@ def to_ptx(
         cpu=f"sm_{base[0]}", features=base[1], opt=3
     )
     texts = _lower_all(functions, processes)
-    if on_lowered:
-        on_lowered()
     whole = None
     for function, text in zip(functions, texts, strict=True):
         try:

@@ -46,6 +46,7 @@ _FIELDS: dict[str, str] = {
     "object": "object = found - 1",  # for comparisons with -1: maps use `env`
     "leader": "leader = is_first(mask)",
     "lanes": "lanes = popc(mask)",
+    "warp_bytes": "warp_bytes = bytes * popc(mask)",
     "sectors": "same = match_any_sync_64(mask, lshr(address, 5))\n"
     "    sectors = popc(ballot_sync(mask, is_first(same)))",
     "ideal_sectors": "same = match_any_sync_64(mask, address)\n"
@@ -60,6 +61,7 @@ _FIELDS: dict[str, str] = {
 }
 #: Fields of a transfer by one lane, which may be long.
 _TRANSFER = {
+    "warp_bytes": "warp_bytes = bytes",
     "sectors": "sectors = ((address & 31) + bytes + 31) >> 5",
     "ideal_sectors": "ideal_sectors = (bytes + 31) >> 5",
     "ways": "ways = (bytes + 127) >> 7",
@@ -69,6 +71,7 @@ _TRANSFER = {
 
 #: Fields of an asynchronous copy, whose lanes may differ in bytes.
 _COPY = {
+    "warp_bytes": "warp_bytes = copied_bytes(mask, bytes)",
     "ideal_sectors": "same = match_any_sync_64(mask, address)\n"
     "    ideal_sectors = (group_sum(mask, bytes * is_first(same)) + 31) >> 5",
 }
@@ -127,11 +130,11 @@ def patch_text(
     if kind in _UNIFORM:  # all active lanes have the same transfer: the first counts it
         lines += ["counted = 1 << lane", "counts = is_first(mask)"]
         lines += ["number = popc(mask & (counted - 1))", "sharing = popc(mask)"]
-    elif kind == "async_copy":  # lanes may differ in bytes
-        lines.append("together = match_any_sync(mask, bytes)")
     # Probes without an object come first: fewer live values, fewer spills.
     located = [each for each in called if need_object([each], layout)]
     plain = [each for each in called if each not in located]
+    if _differ(kind, plain, layout):
+        lines.append("together = equal_lanes(mask, bytes)")  # lanes may differ in bytes
     shared = [each for each in located if _shares(each, layout)]
     located = [each for each in located if each not in shared] + shared
     lines += _calls(kind, plain, layout, set(), late=False)
@@ -145,6 +148,8 @@ def patch_text(
         elif not late:
             lines.append("found = find(user, address)")
         lines += ["bytes = again(bytes)"] if plain else []
+        if _differ(kind, located, layout):  # found again at less cost than kept
+            lines.append("together = equal_lanes(mask, bytes)")
         before = {field for each in plain for field in each.probe.fields}
         lines += _calls(kind, located, layout, before, late=late)
     lines.append("return 0")
@@ -202,14 +207,14 @@ def _calls(
         common = f"user, {found}, counts, number, sharing, counted"
         once, alone = "counts", 1
     else:
-        common = f"user, {found}, 1, 0, 0, {'together' if kind == 'async_copy' else -1}"
+        common = f"user, {found}, 1, 0, 0, {'together' if _differ(kind, called, layout) else -1}"
         once, alone = "is_first(mask)", int(per_warp)
     who = ["CALLERS", "EVERYONE"]
     if uniform or KIND[kind].space == "none":
         who = ["SINGLE", "SINGLE"]
     if recorded:
         address = "time" if kind in TIMED else "address"
-        of = "counted" if uniform else "together" if kind == "async_copy" else "mask"
+        of = "counted" if uniform else "together" if _differ(kind, called, layout) else "mask"
         record = f"user, pc, {address}, bytes, head, rows, stride, {of}"
         lines.append(
             f"head = {KIND[kind].number} | (is_read | is_write << 1 | is_atomic << 2) << 8"
@@ -225,6 +230,14 @@ def _calls(
         call = f"{prefix_of(each, layout)}{each.probe.name}({given})"
         lines += [f"if {once} != 0:", f"    {call}"] if warp and not all_lanes else [call]
     return lines
+
+
+def _differ(kind: str, called: Sequence[Instance], layout: Layout) -> bool:
+    """Whether several lanes run these probes together that may access different numbers of
+    bytes."""
+    return kind == "async_copy" and any(
+        each.probe.per == "lane" or traces_whole(each, layout) for each in called
+    )
 
 
 def _late(kind: str, called: Sequence[Instance], layout: Layout) -> bool:

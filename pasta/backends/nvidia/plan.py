@@ -2,9 +2,9 @@
 
 The launcher calls `plan_for` before the program starts.  The user's cache has cubins by the text of
 the patches, the versions of their compilers, and the device's architecture.  A missing cubin is
-compiled by a process.  The launcher waits for its longest part, which is Numba's; the program
-starts during the rest.  libpasta waits for the cubin (plan.c) as long as the process holds the lock
-beside it, and the program runs without probes if that ends without it.
+compiled by a process.  The launcher waits for Numba and LLVM, which take nine tenths of the time;
+the program starts while ptxas runs.  libpasta waits for the cubin (plan.c) as long as the process
+holds the lock beside it, and the program runs without probes if that ends without it.
 """
 
 from __future__ import annotations
@@ -194,7 +194,7 @@ def compiled(
     on_missing: Callable[[], None] | None = None,
 ) -> list[tuple[int, Path]]:
     """Cubins of the patches for architectures. One process per missing cubin compiles it. With
-    `waits` the call waits for them, otherwise only until they have run Numba; `on_missing` is
+    `waits` the call waits for them, otherwise only until ptxas is left; `on_missing` is
     called before it waits.
 
     Raises MissingDependency without ptxas, PastaError if a patch does not compile.
@@ -213,7 +213,7 @@ def compiled(
         on_missing()
     report_progress("compiling probes, once on a machine (or in advance: pasta prepare)")
     for each in compilers:
-        each.finish() if waits else each.await_numba()
+        each.finish() if waits else each.await_ptxas()
     return found
 
 
@@ -246,8 +246,8 @@ class _Compiler:
         from pasta.own_python import own_python
 
         read_end, write_end = os.pipe()
-        self.in_numba = open(read_end, "rb")
-        request["in_numba"] = write_end
+        self.before_ptxas = open(read_end, "rb")
+        request["before_ptxas"] = write_end
         try:
             with tempfile.TemporaryFile() as file, self._log.open("wb") as log:
                 file.write(json.dumps(request).encode())
@@ -264,15 +264,15 @@ class _Compiler:
     def _log(self) -> Path:
         return self.cubin.with_suffix(".log")
 
-    def await_numba(self) -> None:
-        """Wait until the process has run Numba: it closes its end of a pipe then."""
+    def await_ptxas(self) -> None:
+        """Wait until only ptxas is left: the process closes its end of a pipe then."""
         if self.process is not None:
-            self.in_numba.read()
-            self.in_numba.close()
+            self.before_ptxas.read()
+            self.before_ptxas.close()
 
     def finish(self) -> None:
         """Wait for the process. Raises ToolError if it failed."""
-        self.await_numba()
+        self.await_ptxas()
         if self.process is None or self.process.wait() == 0:
             return
         lines = self._log.read_text(errors="replace").splitlines()
@@ -323,9 +323,9 @@ def main() -> int:
     text, source = request["text"], Path(request["source"])
     source.write_text(text)
     functions = functions_of(text, request["patches"], str(source))
-    in_numba = partial(os.close, request["in_numba"])
+    before_ptxas = partial(os.close, request["before_ptxas"])
     try:
-        made = compile_patches(functions, request["sm"], request["processes"], in_numba)
+        made = compile_patches(functions, request["sm"], request["processes"], before_ptxas)
     except PastaError as error:
         sys.stderr.write(f"pasta: {error}\n")
         return 1
