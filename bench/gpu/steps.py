@@ -9,7 +9,7 @@ A step of `generate` is a token of one sequence, with the keys and values of tho
 --switch every other eight steps run without, and the medians of both kinds are printed: processes
 of programs that the host bounds differ by 15 to 60 %. `pasta` stops PASTA's profiling for them;
 `cupti` everything that a client of CUPTI has enabled (see in_process.py); `profiler` stops
-torch.profiler.
+torch.profiler. Their ratio is the median over pairs of adjacent blocks.
 """
 
 from __future__ import annotations
@@ -147,6 +147,22 @@ def quartiles(values: list[float]) -> str:
     return f"{median:.3f} ({first:.3f} to {third:.3f})"
 
 
+def paired_ratio(times: list[tuple[int, float]]) -> float:
+    """Median over pairs of adjacent blocks of steps, on and off, of the ratio of their medians: the
+    host's speed drifts by 20 % in seconds. `times`: number and ms of each step."""
+    blocks: dict[int, list[float]] = {}
+    for at, ms in times:
+        if at % BLOCK:  # the first step after a switch counts for neither
+            blocks.setdefault(at // BLOCK, []).append(ms)
+    medians = {number: statistics.median(each) for number, each in blocks.items()}
+    ratios = [
+        medians[number + number % 2] / medians[number + 1 - number % 2]
+        for number in range(min(medians), max(medians))
+        if number in medians and number + 1 in medians
+    ]
+    return statistics.median(ratios)
+
+
 def main() -> None:
     """Run the steps."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -180,7 +196,7 @@ def main() -> None:
             for stopped in (False, True)
         )
         print(f"on {quartiles(on)} ms, off {quartiles(off)} ms", file=sys.stderr)
-        print(f"on / off = {statistics.median(on) / statistics.median(off):.4f}", file=sys.stderr)
+        print(f"on / off = {paired_ratio(times):.4f}", file=sys.stderr)
     if options.each:
         with open(options.each, "w") as file:
             file.writelines(f"{ms:.3f}\n" for _, ms in times)
