@@ -65,7 +65,6 @@ static void on_callback(void *user, int32_t domain, uint32_t id, const void *dat
             uvm_goes(UVM_NEXT_CALL, UVM_UNWANTED))
             enable_uvm();
         if (domain == PASTA_CUPTI_DRIVER) pasta_cupti_on_call(id, data);
-        if (domain == PASTA_CUPTI_RUNTIME) pasta_nv_on_runtime_call(id, data);
         if (domain == PASTA_CUPTI_RESOURCE) pasta_cupti_on_resource(id, data);
     }
     pasta_cupti_guest_on_callback(domain, id, data);
@@ -117,7 +116,6 @@ static const uint32_t resources[] = {
     PASTA_CUPTI_STREAM_DESTROYING, PASTA_CUPTI_MODULE_LOADED, PASTA_CUPTI_MODULE_UNLOADING,
     PASTA_CUPTI_NODE_CREATED, PASTA_CUPTI_NODE_CLONED,
 };
-static const uint32_t runtime[] = {PASTA_NV_RUNTIME_PROFILER_START, PASTA_NV_RUNTIME_PROFILER_STOP};
 static const int32_t kinds[] = {PASTA_CUPTI_KERNEL, PASTA_CUPTI_COPY, PASTA_CUPTI_PEER_COPY, PASTA_CUPTI_SET};
 static const int32_t optional[] = {PASTA_CUPTI_DEVICE, PASTA_CUPTI_OVERHEAD};
 
@@ -127,8 +125,6 @@ static size_t wanted_kinds(void) { return pasta_config_u64("nvidia.instructions"
 bool pasta_cupti_wants(int32_t domain, uint32_t id) {
     for (size_t i = 0; domain == PASTA_CUPTI_RESOURCE && i < sizeof resources / sizeof *resources; i++)
         if (resources[i] == id) return true;
-    for (size_t i = 0; domain == PASTA_CUPTI_RUNTIME && i < sizeof runtime / sizeof *runtime; i++)
-        if (runtime[i] == id) return true;
     return domain == PASTA_CUPTI_DRIVER && pasta_cupti_wants_call(id);
 }
 
@@ -140,12 +136,12 @@ bool pasta_cupti_wants_records(int32_t kind) {
     return kind == PASTA_CUPTI_UVM && pasta_config_u64("nvidia.uvm", 0);
 }
 
+/* Nothing of the runtime's domain: one of its callbacks makes all of its calls slower (2 % of a training step of GPT-2
+ * in PyTorch), and cudaProfilerStart calls cuProfilerStart. */
 static bool enable_callbacks(char *why, size_t size) {
     void *subscriber = pasta_cupti.subscriber;
     for (size_t i = 0; i < sizeof resources / sizeof *resources; i++)
         if (FAILED(enable_callback, 1, subscriber, PASTA_CUPTI_RESOURCE, resources[i])) return false;
-    for (size_t i = 0; i < sizeof runtime / sizeof *runtime; i++)
-        if (FAILED(enable_callback, 1, subscriber, PASTA_CUPTI_RUNTIME, runtime[i])) return false;
     for (uint32_t id = 1; id < PASTA_CUPTI_MAX_CALL; id++) {
         if (!pasta_cupti_wants_call(id)) continue;
         int32_t result = pasta_cupti.enable_callback(1, subscriber, PASTA_CUPTI_DRIVER, id);

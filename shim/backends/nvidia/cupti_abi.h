@@ -21,7 +21,6 @@ enum { /* API versions, as reported by the library */
 
 enum {
     PASTA_CUPTI_DRIVER = 1, /* domains */
-    PASTA_CUPTI_RUNTIME = 2,
     PASTA_CUPTI_RESOURCE = 3,
 
     PASTA_CUPTI_CONTEXT_CREATED = 1, /* resource domain */

@@ -335,9 +335,8 @@ static void play_managed(void) {
     record(&o);
 }
 
-static void runtime_profiler(bool start) {
-    pasta_cupti_call c = {{0, "call", NULL, &(int32_t){0}, NULL, CONTEXT}, CONTEXT & 0xff, NULL, ++correlations};
-    deliver(PASTA_CUPTI_RUNTIME, start ? PASTA_NV_RUNTIME_PROFILER_START : PASTA_NV_RUNTIME_PROFILER_STOP, &c);
+/* The runtime's cudaProfilerStart and cudaProfilerStop call these. */
+static void profiler(bool start) {
     driver_call(start ? PASTA_CUPTI_cuProfilerStart : PASTA_CUPTI_cuProfilerStop, (uint64_t[]){0}, 0);
 }
 
@@ -345,14 +344,14 @@ static void runtime_profiler(bool start) {
 static void play_profiler(void) {
     uint32_t before = launch(FUNCTION, KERNEL, 1, STREAM), graph = CALL(cuGraphLaunch, 0x99, STREAM);
     uint32_t copy = CALL(cuMemcpyHtoDAsync_v2, 0x10000, 0x7f0000, 64, STREAM);
-    runtime_profiler(false);
+    profiler(false);
     uint32_t during = launch(FUNCTION, KERNEL, 2, STREAM);
     ran(before, STREAM, 1);
     ran(graph, STREAM, 9);
     copied(copy, PASTA_CUPTI_HTOD, 64, STREAM, 0, true);
     ran(during, STREAM, 2);
     flush(0);
-    runtime_profiler(true);
+    profiler(true);
     ran(launch(FUNCTION, KERNEL, 3, STREAM), STREAM, 3);
 }
 
@@ -563,7 +562,7 @@ static void work_step_of_cuda(const work_step *s) {
         work_name(s->word[1], ++work_handle);
         for (uint32_t i = 0; i < captured_count; i++) node_resource(PASTA_CUPTI_NODE_CLONED, 0xc01 + i, 0x901 + i);
     } else if (WORK_IS("run")) work_run(s);
-    else if (WORK_IS("off") || WORK_IS("on")) runtime_profiler(WORK_IS("on"));
+    else if (WORK_IS("off") || WORK_IS("on")) profiler(WORK_IS("on"));
     else exit(95);
 }
 
@@ -602,9 +601,9 @@ static void play_samples(void) {
 }
 
 static void play_stopped(void) {
-    runtime_profiler(false);
+    profiler(false);
     play_samples();
-    runtime_profiler(true);
+    profiler(true);
 }
 
 /* Launches outside and inside of windows. */
@@ -742,8 +741,8 @@ int main(int count, char **scripts) {
         else if (!strcmp(script, "reload")) play_reload();
         else if (!strcmp(script, "counters")) play_counters();
         else if (!strcmp(script, "contexts")) play_contexts();
-        else if (!strcmp(script, "stop")) runtime_profiler(false);
-        else if (!strcmp(script, "start")) runtime_profiler(true);
+        else if (!strcmp(script, "stop")) profiler(false);
+        else if (!strcmp(script, "start")) profiler(true);
         else if (!strcmp(script, "countedthreads")) play_counted_threads();
         else if (!strcmp(script, "countedfork")) play_counted_fork();
         else if (strchr(script, '/')) play_work(script);
