@@ -130,6 +130,7 @@ static void on_launch(const pasta_cupti_call *c, const row *r, const uint64_t *a
         launched(c);
         return;
     }
+    pasta_cupti_prepare(c->correlation);
     pasta_nv_launch l = {.context = c->api.context, .function = p->function, .name = c->api.symbol};
     memcpy(l.grid, p->grid, sizeof l.grid);
     memcpy(l.block, p->block, sizeof l.block);
@@ -143,6 +144,7 @@ static void on_launch_ex(const pasta_cupti_call *c, const row *r, const uint64_t
         launched(c);
         return;
     }
+    pasta_cupti_prepare(c->correlation);
     const pasta_cupti_config *config = p->config;
     if (!config) return;
     pasta_nv_launch l = {.context = c->api.context, .function = p->function, .name = c->api.symbol};

@@ -62,6 +62,7 @@ typedef struct pasta_cupti_submitted {
     pasta_nv_work work; /* with the time and the thread of its call */
 } pasta_cupti_submitted;
 
+void pasta_cupti_prepare(uint32_t correlation); /* prefetches what `put` will write */
 void pasta_cupti_put(uint32_t correlation, const pasta_cupti_submitted *submitted);
 bool pasta_cupti_get(uint32_t correlation, pasta_cupti_submitted *found);
 void pasta_cupti_forget(uint32_t correlation);
