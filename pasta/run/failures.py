@@ -13,5 +13,6 @@ _MAX_LINE = 2000  # characters
 def failure_lines(manifest: Mapping[str, Any]) -> Iterator[str]:
     """A line about each disabled tool."""
     for tool, failure in manifest.get("failures", {}).items():
-        text = f"{failure['reason']} (in {failure['where']}; traceback in log.txt)"
+        where = ", ".join(failure[key] for key in ("where", "place") if key in failure)
+        text = f"{failure['reason']} (in {where}; traceback in log.txt)"
         yield plain(f"tool {tool} was disabled: {text}", _MAX_LINE)

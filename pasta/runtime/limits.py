@@ -108,6 +108,10 @@ def _store(run: RunDirectory, tool: Tool, name: str, result: Result) -> None:
 def failures_of(pipeline: Pipeline) -> dict[str, dict[str, str]]:
     """The manifest's entry about disabled tools."""
     return {
-        failure.tool: {"where": failure.where, "reason": failure.reason}
+        failure.tool: {
+            "where": failure.where,
+            "reason": failure.reason,
+            **({"place": failure.place} if failure.place else {}),
+        }
         for failure in pipeline.failures.values()
     }

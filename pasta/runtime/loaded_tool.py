@@ -6,6 +6,8 @@ import traceback
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from pasta import paths
+
 if TYPE_CHECKING:
     from pasta.processors.context import Context
     from pasta.tool import Tool
@@ -16,12 +18,14 @@ _MAX_REASON = 500
 
 @dataclass(frozen=True)
 class ToolFailure:
-    """Why a tool was disabled: the method, the exception in one line, and the traceback."""
+    """Why a tool was disabled: the method, the exception in one line, the traceback, and the line
+    of the tool's file ("FILE:LINE", if there is one)."""
 
     tool: str
     where: str
     reason: str
     traceback: str
+    place: str = ""
 
     @classmethod
     def of(cls, tool: str, where: str, error: BaseException) -> ToolFailure:
@@ -32,7 +36,17 @@ class ToolFailure:
             trace = "".join(traceback.format_exception(type(error), error, error.__traceback__))
         except Exception:
             text, trace = "", f"{kind}, whose traceback cannot be formatted\n"
-        return cls(tool, where, f"{kind}: {text}" if text else kind, trace)
+        return cls(tool, where, f"{kind}: {text}" if text else kind, trace, _place(error))
+
+
+def _place(error: BaseException) -> str:
+    """The innermost line of the first file outside PASTA in the traceback."""
+    lines = [
+        (frame.f_code.co_filename, line)
+        for frame, line in traceback.walk_tb(error.__traceback__)
+        if not frame.f_code.co_filename.startswith((f"{paths.PACKAGE}/", "<"))
+    ]
+    return next((f"{file}:{line}" for file, line in reversed(lines) if file == lines[0][0]), "")
 
 
 @dataclass(frozen=True, eq=False)

@@ -64,7 +64,9 @@ def test_failing_tool_is_reported_even_if_quiet(
     )
     out = tmp_path / "out"
     given = ["-t", str(tool), "-t", "kernel_freq", "-q", "-o", str(out)]
-    line = "tool faulty was disabled: KeyError: 'mine' (in result; traceback in log.txt)\n"
+    line = (
+        f"tool faulty was disabled: KeyError: 'mine' (in result, {tool}:3; traceback in log.txt)\n"
+    )
     assert main(["analyze", str(root), "--workers", "1", *given]) == 1
     assert capsys.readouterr() == ("", f"pasta: rank-0: {line}")
     assert (out / "rank-0" / "results" / "kernel_freq" / "result.json").exists()
