@@ -20,8 +20,9 @@ if TYPE_CHECKING:
 
 WORD = 4
 WORDS = 8  # per sector
-_KEYS = ("kernel", "object", "word", "warp")
 _SECTOR = ("kernel", "object", "sector")
+#: Accesses to each word of a sector.
+_OF_WORDS = tuple(f"of_{word}" for word in range(WORDS))
 
 PATTERNS: dict[str, str] = {
     "false sharing": "warps use different words of a sector: each of them fetches the whole sector",
@@ -64,8 +65,8 @@ class Heatmap(Tool):
             maps.accesses.write(access)
 
     def start(self) -> None:
-        """Initialize the counts by word and warp."""
-        self.words = Sums(_KEYS, ("accesses",))
+        """Initialize the counts by sector and warp."""
+        self.sums = Sums((*_SECTOR, "warp"), _OF_WORDS)
         self.dropped = 0
         self.added = 0  # upper bound on the number of pairs
         self.launched = Launched()
@@ -77,7 +78,8 @@ class Heatmap(Tool):
     def on_accesses(self, accesses: Accesses) -> None:
         """Count lane accesses by launch, object, word and warp, up to the limit."""
         if self.added >= self.limit:
-            self.added = len(self.words.rows())
+            rows = self.sums.rows()
+            self.added = sum(np.count_nonzero(rows[name]) for name in _OF_WORDS)
         if self.added >= self.limit:
             self.dropped += len(accesses)
             return
@@ -91,13 +93,22 @@ class Heatmap(Tool):
         access = lanes["access"][at]
         warps = (records["block"] << np.uint64(16)) | records["warp"]
         self.added += len(at)
-        self.words.add(
+        lane = np.zeros(len(at), [("access", "i8"), ("object", "i8"), ("sector", "u8")])
+        lane["access"], lane["object"] = access, objects[at]
+        lane["sector"] = word // np.uint64(WORDS)
+        # neighbouring lanes usually access words of one sector
+        starts = group_starts(lane, ("access", "object", "sector"))
+        group = np.repeat(np.arange(len(starts)), np.diff(np.append(starts, len(lane))))
+        place = group * WORDS + (word % np.uint64(WORDS)).astype(np.int64)
+        counts = np.bincount(place, minlength=WORDS * len(starts)).reshape(-1, WORDS)
+        first = lane[starts]
+        self.sums.add(
             {
-                "kernel": self.launched.of(records["launch"])[access],
-                "object": objects[at],
-                "word": word,
-                "warp": warps[access],
-                "accesses": np.ones(len(at), np.uint64),
+                "kernel": self.launched.of(records["launch"])[first["access"]],
+                "object": first["object"],
+                "sector": first["sector"],
+                "warp": warps[first["access"]],
+                **{name: counts[:, word] for word, name in enumerate(_OF_WORDS)},
             }
         )
 
@@ -116,22 +127,22 @@ class Heatmap(Tool):
 
     def _aggregated(self) -> tuple[NDArray[Any], NDArray[Any]]:
         """Rows of words and of sectors: accesses and distinct warps."""
-        pairs = self.words.rows()
+        rows = self.sums.rows()  # by sector and warp
+        of_words = np.stack([rows[name] for name in _OF_WORDS], axis=1)
+        row, place = np.nonzero(of_words)
         types = [("kernel", "u4"), ("object", "i8"), ("word", "u8")]
-        words = np.zeros(len(pairs), [*types, ("accesses", "u8"), ("warps", "u8")])
-        for name in ("kernel", "object", "word", "accesses"):
-            words[name] = pairs[name]
-        words["warps"] = 1
+        words = np.zeros(len(row), [*types, ("accesses", "u8"), ("warps", "u8")])
+        for name in ("kernel", "object"):
+            words[name] = rows[name][row]
+        words["word"] = rows["sector"][row] * np.uint64(WORDS) + place.astype(np.uint64)
+        words["accesses"], words["warps"] = of_words[row, place], 1
         words = combined(words, ["kernel", "object", "word"])
-        types = [("kernel", "u4"), ("object", "i8"), ("sector", "u8"), ("warp", "u8")]
-        warps = np.zeros(len(pairs), [*types, ("warps", "u8")])
-        for name in ("kernel", "object", "warp"):
-            warps[name] = pairs[name]
-        warps["sector"] = pairs["word"] // np.uint64(WORDS)
-        warps = combined(warps, [*_SECTOR, "warp"])
-        warps["warps"] = 1
-        warps = combined(warps[[*_SECTOR, "warps"]], _SECTOR)
-        return words, self._classified(words, warps)
+        types = [("kernel", "u4"), ("object", "i8"), ("sector", "u8")]
+        sectors = np.zeros(len(rows), [*types, ("warps", "u8")])
+        for name in _SECTOR:
+            sectors[name] = rows[name]
+        sectors["warps"] = 1
+        return words, self._classified(words, combined(sectors, _SECTOR))
 
     def _classified(self, words: NDArray[Any], warps: NDArray[Any]) -> NDArray[Any]:
         """Sectors with their warps, words, accesses to each word, and pattern."""

@@ -139,6 +139,11 @@ class Snapshot:
     version: int
     layers: tuple[Layer, ...]
 
+    @property
+    def objects(self) -> int:
+        """Number of live objects."""
+        return sum(len(each.ids) for each in self.layers)
+
     @cached_property
     def described(self) -> NDArray[Any]:
         """Addresses of starts, lasts and ids and their length, by layer (int64), for compiled
@@ -162,7 +167,11 @@ class Snapshots:
     one by copying the changed layers.
     """
 
-    MAX_KEPT = 32
+    #: Snapshots that are kept: two passes over a batch need those of all of its launches. If they
+    #: have more objects than this together, fewer are kept, but at least 32.
+    MAX_KEPT = 1024
+    _KEPT_OBJECTS = 1 << 20
+    _NEAR = 16  # changes
 
     def __init__(self, table: ObjectTable) -> None:
         from pasta.processors.objects import MEMORY, TENSOR, VIRTUAL
@@ -216,13 +225,18 @@ class Snapshots:
         found = self._kept.get(version)
         if found is None:
             found = self._kept[version] = self._made(version)
-            if len(self._kept) > self.MAX_KEPT:
+            most = max(32, self._KEPT_OBJECTS // max(1, found.objects))
+            while len(self._kept) > min(self.MAX_KEPT, most):
                 self._kept.popitem(last=False)
         self._kept.move_to_end(version)
         return found
 
     def _made(self, version: int) -> Snapshot:
-        base = min(self._kept, key=lambda kept: abs(kept - version), default=None)
+        base = next(
+            reversed(self._kept), None
+        )  # used last: versions are usually asked for in order
+        if base is not None and abs(base - version) > self._NEAR:
+            base = min(self._kept, key=lambda kept: abs(kept - version), default=None)
         rows = self.table.rows
         if base is None or 2 * abs(base - version) > len(rows):
             every = np.arange(len(rows))

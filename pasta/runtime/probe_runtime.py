@@ -194,14 +194,14 @@ class ProbeRuntime:
         edges = np.flatnonzero(launches[1:] != launches[:-1]) + 1
         firsts = np.append(0, edges)[: len(launches)]
         versions = self.snapshots.versions(self.launches.positions(launches[firsts]))
-        different = np.unique(versions).tolist()
-        if len(different) == 1:
-            return lookup(self.snapshots.of(different[0]), addresses)
-        versions = np.repeat(versions, np.diff(firsts, append=len(launches)))
+        begins = np.append(0, np.flatnonzero(versions[1:] != versions[:-1]) + 1)[: len(firsts)]
+        if len(begins) == 1:
+            return lookup(self.snapshots.of(int(versions[0])), addresses)
         found = np.empty(len(addresses), np.int64)
-        for version in different:
-            mine = versions == version
-            found[mine] = lookup(self.snapshots.of(version), addresses[mine])
+        ends = np.append(firsts[begins[1:]], len(launches))
+        for version, begin, end in zip(versions[begins], firsts[begins], ends, strict=True):
+            snapshot = self.snapshots.of(int(version))
+            found[begin:end] = lookup(snapshot, addresses[begin:end])
         return found
 
     def _backend(self) -> tuple[DeviceProbes | None, Visibility]:
