@@ -232,9 +232,8 @@ class Snapshots:
         return found
 
     def _made(self, version: int) -> Snapshot:
-        base = next(
-            reversed(self._kept), None
-        )  # used last: versions are usually asked for in order
+        # the one used last: versions are usually asked for in order
+        base = next(reversed(self._kept), None)
         if base is not None and abs(base - version) > self._NEAR:
             base = min(self._kept, key=lambda kept: abs(kept - version), default=None)
         rows = self.table.rows

@@ -76,9 +76,10 @@ def reach_host(session: Session, tools: Sequence[Tool]) -> bool:
     from pasta.probes.declare import maps_of
 
     try:
-        of_devices = [line for line in session.probes.open() if not line.startswith("kinds ")]
+        lines = session.probes.read_text().splitlines()
     except OSError:
         return True
+    of_devices = [line for line in lines if not line.startswith("kinds ")]
     specs = [each for tool in tools for each in maps_of(tool).values()]
     return not of_devices or any(each.hands_on or each.recorded for each in specs)
 
