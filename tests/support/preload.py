@@ -130,7 +130,8 @@ class Done:
         return [
             line
             for line in self.lines
-            if line not in known and not re.match(r"process \d+: |preparing: |writing the run", line)
+            if line not in known
+            and not re.match(r"process \d+: |preparing: |writing the run", line)
         ]
 
     @property
