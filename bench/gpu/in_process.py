@@ -48,7 +48,7 @@ def main() -> None:
 
     real = find_cupti()
     if real is None:
-        sys.exit("in_process: no CUPTI: pip install 'pasta-profiler[nvidia]'")
+        sys.exit("in_process: no CUPTI: pip install 'nvidia-cuda-cupti>=13'")
     ratios: dict[str, dict[str, list[float]]] = {}
     with tempfile.TemporaryDirectory() as temporary:
         directory = Path(temporary)

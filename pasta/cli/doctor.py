@@ -167,7 +167,7 @@ def _google_pasta() -> Iterator[Check]:
             "google-pasta",
             BAD,
             f"{found.name} is in this environment and also has a package `pasta`",
-            "install PASTA in a separate environment: pipx install pasta-profiler",
+            "install PASTA in a separate environment: pipx install . in its checkout",
         )
 
 

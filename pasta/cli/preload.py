@@ -42,7 +42,7 @@ _SELECTING = (
     "kernel", "exclude", "launch_skip", "launch_count", "range", "operator", "module",
     "probes_window",
 )  # fmt: skip
-_SEPARATE = "install PASTA in a separate environment (pipx install pasta-profiler)"
+_SEPARATE = "install PASTA in a separate environment (pipx install . in its checkout)"
 
 
 def say(text: str) -> None:

@@ -122,6 +122,4 @@ def _outcome(task: Any, job: _Job) -> str | None:
 
 
 def _missing(package: str) -> MissingDependency:
-    return MissingDependency(
-        f"{package} is not installed", remedy="pip install pasta-profiler[dask]"
-    )
+    return MissingDependency(f"{package} is not installed", remedy="pip install dask distributed")

@@ -67,7 +67,7 @@ def test_missing_library_is_reported_in_one_line(
     assert (run.status, run.stdout) == (0, native(program).stdout)
     lines = re.findall(r"^pasta: CUDA is not recorded: .*$", run.stderr, re.MULTILINE)
     assert len(lines) == 1
-    assert "pip install 'pasta-profiler[nvidia]'" in lines[0]
+    assert "pip install 'nvidia-cuda-sanitizer-api>=13'" in lines[0]
 
 
 def test_empty_subscription_records_nothing(example: Build, native: Run, profiled: Run) -> None:

@@ -227,5 +227,5 @@ def test_replacing_package_is_named(tmp_path, metadata, owner) -> None:
     )  # fmt: skip
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith(f"pasta: {foreign} belongs to {owner} and takes PASTA's import")
-    assert "pipx install pasta-profiler" in done.stderr
+    assert "pipx install . in its checkout" in done.stderr
     assert done.stderr.count("\n") == 1

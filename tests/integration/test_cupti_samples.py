@@ -193,7 +193,7 @@ def test_library_without_the_functions(play: Play, tmp_path: Path) -> None:
     assert played.status == 7
     assert played.stderr == (
         "pasta: PC samples are not recorded: the library has no cuptiRegisterComputeCrcCallback; "
-        "pip install 'pasta-profiler[nvidia]'\n"
+        "pip install 'nvidia-cuda-cupti>=13'\n"
     )
     assert len(played["kernel_complete"]) == 2
 

@@ -35,7 +35,9 @@ def _driver() -> Iterator[Check]:
     if library and library.exists():
         yield Check("Compute Sanitizer", GOOD, str(library))
     else:
-        yield Check("Compute Sanitizer", BAD, "not found", "pip install 'pasta-profiler[nvidia]'")
+        yield Check(
+            "Compute Sanitizer", BAD, "not found", "pip install 'nvidia-cuda-sanitizer-api>=13'"
+        )
     cupti = find_cupti()
     if cupti and cupti.exists():
         yield Check("CUPTI", GOOD, str(cupti))

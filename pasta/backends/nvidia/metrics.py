@@ -20,7 +20,7 @@ from pasta.backends.base import DeviceCounter
 from pasta.errors import MissingDependency
 from pasta.own_python import own_environment, own_python
 
-_INSTALL = "pip install 'pasta-profiler[nvidia]'"
+_INSTALL = "pip install 'nvidia-cuda-cupti>=13'"
 #: Suffix that turns a base metric into a counter, by metric type: counter, ratio, throughput.
 _SUFFIXES = ("sum", "pct", "avg.pct_of_peak_sustained_elapsed")
 _TIMEOUT_S = 120

@@ -89,7 +89,8 @@ def plan_for(
         return ()
     if sanitizer is None:
         raise MissingDependency(
-            "probes need NVIDIA's Sanitizer library", remedy="pip install 'pasta-profiler[nvidia]'"
+            "probes need NVIDIA's Sanitizer library",
+            remedy="pip install 'nvidia-cuda-sanitizer-api>=13'",
         )
     version = library_version(sanitizer)
     instances, layout = instances_of(tools), layout_of(tools)

@@ -14,7 +14,7 @@
     *(void **)&cupti.name = pasta_cupti_function(symbol); \
     if (!cupti.name) missing = symbol;
 
-#define PASTA_CUPTI_INSTALL "pip install 'pasta-profiler[nvidia]'"
+#define PASTA_CUPTI_INSTALL "pip install 'nvidia-cuda-cupti>=13'"
 
 /* ---- cupti_library.c ---- */
 

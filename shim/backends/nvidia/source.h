@@ -21,7 +21,7 @@ typedef struct pasta_nv_library {
 #undef PASTA_NV_POINTER
 extern pasta_nv_library pasta_nv;
 #define PASTA_NV_LIBRARY "libsanitizer-public.so"
-#define PASTA_NV_INSTALL "pip install 'pasta-profiler[nvidia]'"
+#define PASTA_NV_INSTALL "pip install 'nvidia-cuda-sanitizer-api>=13'"
 /* Loads the library; both report what is missing. */
 bool pasta_nv_load(void);
 bool pasta_nv_load_for_probes(void);
