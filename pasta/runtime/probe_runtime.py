@@ -198,7 +198,7 @@ class ProbeRuntime:
         if len(begins) == 1:
             return lookup(self.snapshots.of(int(versions[0])), addresses)
         found = np.empty(len(addresses), np.int64)
-        ends = np.append(firsts[begins[1:]], len(launches))
+        ends = np.append(firsts[begins], len(launches))[1:]
         for version, begin, end in zip(versions[begins], firsts[begins], ends, strict=True):
             snapshot = self.snapshots.of(int(version))
             found[begin:end] = lookup(snapshot, addresses[begin:end])
