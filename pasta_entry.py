@@ -16,7 +16,7 @@ from pathlib import Path
 _MARK = "pasta-profiler"
 _INTERRUPTED = 130
 _APART = (
-    "install PASTA in an environment of its own (pipx install pasta-profiler); "
+    "install PASTA in an environment of its own (pipx install . in its checkout); "
     "it profiles programs of any other environment from there"
 )
 
