@@ -401,7 +401,7 @@ NO_FILE, NO_SANITIZER = "sanitizer_lib=/no/such.so\n", "sanitizer_lib=libm.so.6\
 @pytest.mark.parametrize(
     ("settings", "extra", "line"),
     [
-        (NO_FILE, {}, r"/no/such\.so.*; pip install 'pasta-profiler\[nvidia\]'"),
+        (NO_FILE, {}, r"/no/such\.so.*; pip install 'nvidia-cuda-sanitizer-api>=13'"),
         (NO_SANITIZER, {}, r"libm\.so\.6 has no sanitizer\w+; pip install"),
         ("", {"FAIL": "subscribe=10"}, r"subscribe failed with 10 \(The maximum.*without it"),
         ("", {"FAIL": "enable_domain=13"}, r"enable_domain failed with 13 .*driver"),
