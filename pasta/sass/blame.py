@@ -130,22 +130,31 @@ class Blamer:
                 if not candidates:
                     rest.append(Unattributed(offset, reason, count))
                     continue
-                weights = [(issued.get(each.at, 0) + 1) / each.distance for each in candidates]
+                weights = [issued(each.at) / each.distance for each in candidates]
                 for each, part in zip(candidates, apportion(count, weights), strict=True):
                     if part:
                         at = each.at * INSTRUCTION_BYTES
                         edges.append(Edge(offset, at, reason, part, each.dependency))
         return Blame(edges, rest)
 
-    @staticmethod
-    def _issued(samples: Samples) -> dict[int, int]:
-        """Samples in which an instruction was issued, by index."""
-        return {
-            offset // INSTRUCTION_BYTES: count
-            for offset, reasons in samples.items()
-            for reason, count in reasons.items()
-            if "selected" in reason and "not_selected" not in reason
-        }
+    def _issued(self, samples: Samples) -> Callable[[int], float]:
+        """How often an instruction was issued, by index: (1 + samples issued) per instruction of
+        its basic block, whose instructions are issued equally often."""
+        of_block: dict[int, int] = {}
+        for offset, reasons in samples.items():
+            index, remainder = divmod(offset, INSTRUCTION_BYTES)
+            if remainder or not 0 <= index < len(self.code.form):
+                continue
+            for reason, count in reasons.items():
+                if "selected" in reason and "not_selected" not in reason:
+                    block = self.flow.block_of(index)
+                    of_block[block] = of_block.get(block, 0) + count
+
+        def issued(index: int) -> float:
+            block = self.flow.block_of(index)
+            return (1 + of_block.get(block, 0)) / len(self.flow.block(block))
+
+        return issued
 
     def _candidates(self, offset: int, reason: str) -> list[_Candidate]:
         index, remainder = divmod(offset, INSTRUCTION_BYTES)

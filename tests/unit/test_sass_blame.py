@@ -209,7 +209,7 @@ def test_loads_that_were_waited_for_are_no_candidates() -> None:
     assert charged(code, 0x30) == [(0x20, 100, "data")]
 
 
-def test_samples_issued_and_distance_weigh() -> None:
+def test_samples_issued_in_the_block_and_distance_weigh() -> None:
     code = loads(
         ("LDG.E R4, desc[UR4][R2.64]", bits(write=0, stall=4)),
         ("LDG.E R5, desc[UR4][R2.64+0x8]", bits(write=0, stall=4)),
@@ -217,8 +217,20 @@ def test_samples_issued_and_distance_weigh() -> None:
     )
     near = blame(code, {0x20: {LONG: 90}})
     assert [edge.samples for edge in near.edges] == [30, 60]  # 8 and 4 cycles before
-    often = blame(code, {0x20: {LONG: 90}, 0x00: {"selected": 3}})
-    assert [edge.samples for edge in often.edges if edge.reason == LONG] == [60, 30]
+    # both are issued as often: of which one there are more samples is chance
+    same = blame(code, {0x20: {LONG: 90}, 0x00: {"selected": 3}})
+    assert [edge.samples for edge in same.edges if edge.reason == LONG] == [30, 60]
+    branch = loads(
+        ("LDG.E R4, desc[UR4][R2.64]", bits(write=0, stall=4)),
+        ("@P0 BRA .+0x10", bits(stall=4)),
+        ("LDG.E R4, desc[UR4][R2.64+0x8]", bits(write=0, stall=8)),
+        ("FADD R7, R4, R4", bits(wait=[0])),
+    )
+    # 8 cycles before in a block of two instructions, and 8 in a block of one
+    rare = blame(branch, {0x30: {LONG: 90}})
+    assert [edge.samples for edge in rare.edges] == [30, 60]
+    often = blame(branch, {0x30: {LONG: 90}, 0x10: {"selected": 7}})
+    assert [edge.samples for edge in often.edges if edge.reason == LONG] == [72, 18]
 
 
 def test_results_that_must_be_there_are_left_out() -> None:
