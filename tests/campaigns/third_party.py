@@ -161,7 +161,7 @@ class Compared:
     program: Program
     line: str
     differences: dict[tuple[str, str], str] = field(default_factory=dict)
-    unstable: set[str] = field(default_factory=set)
+    unstable: dict[str, str] = field(default_factory=dict)  # how two runs alone differ, by aspect
     seconds: float = 0.0  # of the slowest run with PASTA
     printed: int = 0  # lines of stdout
     error: str = ""  # what the line printed on stderr, if it failed and printed nothing else
@@ -273,8 +273,8 @@ def run(arguments: argparse.Namespace) -> list[Row]:
 
 
 def _note(row: Row, found: Compared) -> None:
-    if found.unstable:
-        print(f"not the same by itself: {found.title}: {', '.join(sorted(found.unstable))}")
+    for aspect, text in sorted(found.unstable.items()):
+        print(f"not the same by itself: {found.title}: {aspect}: {text}")
     if found.error:
         print(f"fails by itself: {found.title}: {found.error}")
     for (way, aspect), text in found.differences.items():
@@ -328,10 +328,15 @@ class _Trials:
         if first.status == "hangs":
             found.differences["alone", "status"] = "did not end in time: nothing was compared"
         elif self.kind.prints and not first.stdout.strip():
-            found.differences["alone", "stdout"] = "nothing was printed: nothing was compared"
+            said = b" | ".join(first.stderr.splitlines()[-2:]).decode(errors="replace")
+            found.differences["alone", "stdout"] = f"printed nothing, nothing was compared: {said}"
         elif first.status != "0" and not first.stdout and first.stderr:
             found.error = first.stderr.splitlines()[0].decode(errors="replace")
-        found.unstable = {x for x in _ASPECTS if _values(x, alone)[1:]}
+        found.unstable = {
+            x: _describe(x, alone[0], different)
+            for x in _ASPECTS
+            if (different := next((y for y in alone if _differs(x, alone[:1], y)), None))
+        }
         _remove(directory)
         return found
 
