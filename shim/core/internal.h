@@ -91,6 +91,7 @@ typedef enum pasta_selection {
 bool pasta_select_asks(pasta_selection selection); /* an expression was given */
 bool pasta_select_matches(pasta_selection selection, uint32_t name); /* by an interned text */
 uint32_t pasta_select_launched(uint32_t name); /* number of earlier calls for this kernel */
+uint32_t pasta_select_count(uint32_t name);    /* the same, not counted as a call */
 
 /* ---- windows.c ---- */
 void pasta_probe_configure(void); /* reads the configuration, as the first launch or range would */

@@ -17,6 +17,7 @@ typedef struct pasta_sampling {
 void pasta_shapes_configure(pasta_sampling sampling);
 /* Counts a launch; `open`: it may be probed. `due` is set if it should be, whether it may or not. */
 pasta_probe_decision pasta_shapes_decide(const pasta_kernel_launch *launch, bool open, bool *due);
+bool pasta_shapes_are_due(const pasta_kernel_launch *launch); /* counts nothing */
 
 /* ---- budget.c: windows that keep an overhead budget ---- */
 

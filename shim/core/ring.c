@@ -417,4 +417,6 @@ uint64_t pasta_next_launch(void) {
     return ordinal;
 }
 
+uint64_t pasta_coming_launch(void) { return __atomic_load_n(&launch, __ATOMIC_RELAXED); }
+
 void pasta_ring_restart_counters(void) { correlation = launch = 0; }

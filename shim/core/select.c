@@ -114,6 +114,11 @@ uint32_t pasta_select_launched(uint32_t name) {
     return __atomic_fetch_add(e ? &e->launches : &unnamed, 1, __ATOMIC_RELAXED);
 }
 
+uint32_t pasta_select_count(uint32_t name) {
+    entry *e = entry_of(name);
+    return e ? __atomic_load_n(&e->launches, __ATOMIC_RELAXED) : 0;
+}
+
 /* ---- ranges, operators, modules ---- */
 
 bool pasta_select_asks(pasta_selection x) { return expressions[x].asked; }

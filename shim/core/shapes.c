@@ -65,14 +65,15 @@ static uint64_t key_of(const pasta_kernel_launch *l) {
     return key ? key : 1;
 }
 
-/* The entry of a shape, created at first use; NULL where the table is full. */
-static shape *shape_of(const pasta_kernel_launch *l) {
+/* The entry of a shape, with `create` created at first use; NULL where there is none, or the table is full. */
+static shape *shape_of(const pasta_kernel_launch *l, bool create) {
     uint64_t key = key_of(l);
     for (uint32_t i = 0; i < MAX_PROBES; i++) {
         shape *s = &shapes[((key >> 32) + i) % SHAPES];
         uint64_t held = LOAD(s->key);
         if (PASTA_LIKELY(held == key)) return s;
         if (held) continue;
+        if (!create) return NULL;
         if (__atomic_compare_exchange_n(&s->key, &held, key, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
             __atomic_fetch_add(&rounds.shapes, 1, __ATOMIC_RELAXED);
             return s;
@@ -84,18 +85,32 @@ static shape *shape_of(const pasta_kernel_launch *l) {
 
 static uint32_t sum(uint32_t a, uint32_t b) { return a > UINT32_MAX - b ? UINT32_MAX : a + b; }
 
+/* Number of the launch, of all shapes, that begins the next round. */
+static uint64_t round_ends(uint64_t begun) {
+    return begun + (((uint64_t)settings.spot_check * LOAD(rounds.shapes)) << LOAD(rounds.doublings));
+}
+
 /* Counts a launch of any shape; the number of the round that it is in. A round begins when the shapes had `spot_check`
  * launches each, in the mean. */
 static uint32_t round_of_launch(void) {
     if (!settings.spot_check) return 0;
     uint64_t launch = __atomic_fetch_add(&rounds.launches, 1, __ATOMIC_RELAXED), begun = LOAD(rounds.begun);
     uint32_t doublings = LOAD(rounds.doublings);
-    uint64_t distance = ((uint64_t)settings.spot_check * LOAD(rounds.shapes)) << doublings;
-    if (PASTA_LIKELY(launch < begun + distance)) return LOAD(rounds.number);
+    if (PASTA_LIKELY(launch < round_ends(begun))) return LOAD(rounds.number);
     if (!__atomic_compare_exchange_n(&rounds.begun, &begun, launch, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
         return LOAD(rounds.number);
     if (doublings < MAX_DOUBLINGS) STORE(rounds.doublings, doublings + 1);
     return __atomic_add_fetch(&rounds.number, 1, __ATOMIC_RELAXED);
+}
+
+static bool is_due(const shape *s, uint32_t number, uint32_t round) {
+    return LOAD(s->probed) < settings.enough || number >= LOAD(s->next) || LOAD(s->round) != round;
+}
+
+bool pasta_shapes_are_due(const pasta_kernel_launch *l) {
+    const shape *s = shape_of(l, false);
+    bool begins = settings.spot_check && LOAD(rounds.launches) >= round_ends(LOAD(rounds.begun));
+    return !s || begins || is_due(s, LOAD(s->launches), LOAD(rounds.number));
 }
 
 /* Number of the next launch to probe after `probed` ones, the last of which was `number`, outside rounds. */
@@ -104,7 +119,7 @@ static uint32_t next_after(const shape *s, uint32_t number, uint32_t probed) {
 }
 
 pasta_probe_decision pasta_shapes_decide(const pasta_kernel_launch *l, bool open, bool *due) {
-    shape *s = shape_of(l);
+    shape *s = shape_of(l, true);
     *due = s || settings.enough == UINT32_MAX;
     if (!s) {
         static uint32_t said;
@@ -113,14 +128,13 @@ pasta_probe_decision pasta_shapes_decide(const pasta_kernel_launch *l, bool open
         return (pasta_probe_decision){.probed = *due && open, .shape = PASTA_ABSENT_U32};
     }
     uint32_t number = __atomic_fetch_add(&s->launches, 1, __ATOMIC_RELAXED), round = round_of_launch();
-    uint32_t probed = LOAD(s->probed);
     pasta_probe_decision d = {.shape = (uint32_t)(s - shapes), .wanted = number == 0};
-    *due = probed < settings.enough || number >= LOAD(s->next) || LOAD(s->round) != round;
+    *due = is_due(s, number, round);
     if (!*due || !open) return d;
     d.probed = true;
     if (settings.enough == UINT32_MAX) return d;
     STORE(s->round, round);
-    probed = __atomic_add_fetch(&s->probed, 1, __ATOMIC_RELAXED);
+    uint32_t probed = __atomic_add_fetch(&s->probed, 1, __ATOMIC_RELAXED);
     if (probed == settings.enough) d.wanted--;
     if (probed >= settings.enough) STORE(s->next, next_after(s, number, probed));
     return d;

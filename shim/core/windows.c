@@ -127,10 +127,16 @@ bool pasta_probe_always(void) {
     return settings.always;
 }
 
-pasta_probe_decision pasta_probe_takes(const pasta_kernel_launch *l) {
+pasta_probe_decision pasta_probe_takes(const pasta_kernel_launch *l) { return pasta_probe_takes_if(l, true); }
+
+pasta_probe_decision pasta_probe_takes_if(const pasta_kernel_launch *l, bool able) {
     prepare_process();
     pasta_probe_decision decision = {.probed = true, .shape = PASTA_ABSENT_U32};
-    if (settings.always) return decision;
+    if (settings.always) {
+        decision.probed = able;
+        decision.missed = !able;
+        return decision;
+    }
     bool open = is_open(l->ordinal), due; /* asked for every launch: it may begin a unit */
     decision.probed = false;
     if (settings.in_scope && !pasta_scope_fits(l->graph_node != PASTA_ABSENT_U64)) return decision;
@@ -138,9 +144,27 @@ pasta_probe_decision pasta_probe_takes(const pasta_kernel_launch *l) {
         !is_counted(__atomic_fetch_add(&candidates, 1, __ATOMIC_RELAXED)))
         return decision;
     if (settings.every > 1 && open && pasta_select_launched(l->name) % settings.every != 0) return decision;
-    decision = pasta_shapes_decide(l, open, &due);
+    decision = pasta_shapes_decide(l, open && able, &due);
+    decision.missed = open && due && !able;
     if (settings.unit == BUDGET) pasta_budget_decided(decision.probed, due);
     return decision;
+}
+
+/* Of numbers that differ by at most `others`. */
+static bool any(bool (*holds)(uint64_t number), uint64_t number, uint32_t others) {
+    uint64_t first = number - (number < others ? number : others);
+    for (uint64_t each = first; each <= number + others; each++)
+        if (holds(each)) return true;
+    return false;
+}
+
+bool pasta_probe_would_take(const pasta_kernel_launch *l, uint32_t others) {
+    prepare_process();
+    if (settings.always) return true;
+    if (!any(is_open, l->ordinal, settings.unit == LAUNCHES ? others : 0)) return false;
+    if (!any(is_counted, LOAD(candidates), others)) return false;
+    if (settings.in_scope && !pasta_scope_fits(l->graph_node != PASTA_ABSENT_U64)) return false;
+    return (settings.every <= 1 || pasta_select_count(l->name) % settings.every == 0) && pasta_shapes_are_due(l);
 }
 
 void pasta_probe_waited(void) {

@@ -127,6 +127,7 @@ void pasta_keep_image(uint64_t hash, const void *image, size_t bytes);
  */
 typedef struct pasta_probe_decision {
     bool probed;
+    bool missed; /* it would be probed, if it could */
     /* Change of the number of kernels, or of shapes of launches, in the launch's module that are still to be
      * probed: 1, 0 or -1.  While none is, a module needs no patches. */
     int8_t wanted;
@@ -138,6 +139,11 @@ bool pasta_probe_selects(uint32_t name, const char *symbol);
 /* Whether a selected launch is probed: skip and count, windows, every N-th of its kernel, enough of its shape.
  * Called once for a launch: it counts. */
 pasta_probe_decision pasta_probe_takes(const pasta_kernel_launch *launch);
+/* The same, of a launch that can be probed only if `able`. */
+pasta_probe_decision pasta_probe_takes_if(const pasta_kernel_launch *launch, bool able);
+/* Whether `takes` would say so now, or might where so many `others` are launched at the same time; counts nothing. A
+ * budget may begin a window. */
+bool pasta_probe_would_take(const pasta_kernel_launch *launch, uint32_t others);
 /* What probes counted in a launch of this shape, an amount that tells launches which did the same from others.
  * Shapes whose launches differ are probed more often.  May wait for another such call. */
 void pasta_probe_counted(uint32_t shape, uint64_t amount);
@@ -165,6 +171,7 @@ bool pasta_write_all(int fd, const void *bytes, size_t length); /* retries after
 /* A fresh correlation id (from 1) and launch ordinal (from 0) of this process. */
 uint64_t pasta_next_correlation(void);
 uint64_t pasta_next_launch(void);
+uint64_t pasta_coming_launch(void); /* the ordinal that the next launch gets, if no other thread takes it */
 /* Launches whose ordinals this thread assigned since its last mark. */
 typedef struct pasta_launch_range {
     uint64_t first; /* undefined if there were none */

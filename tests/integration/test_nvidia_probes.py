@@ -102,10 +102,10 @@ class Script:
         self.say("launch", stream, *_texts(accesses))
         self._played(accesses, counts)
 
-    def graph(self, stream: int, nodes: int, *accesses: Access) -> None:
+    def graph(self, stream: int, nodes: int, *accesses: Access, counts: bool = True) -> None:
         self.say("graph", stream, nodes, *_texts(accesses))
         for _ in range(nodes):
-            self._played(accesses, True)
+            self._played(accesses, counts)
 
     def fail(self, stream: int) -> None:
         self.say("fail", stream)
@@ -606,6 +606,53 @@ def test_patches_of_known_shapes_are_taken_out(play: Play) -> None:
     # 11 probed ones, and 4 after each of the 3 times that patches were there
     assert patched(done)[0x5000] == (11 + 4 * 3, 2 * count + 1 - 23, 3, 3)
     assert patched(done)[0x6000] == (5 + 3, count + 5 - 8, 4, 4)
+
+
+def graphs(script: Script, replays: int, counted: Callable[[int], bool]) -> None:
+    for number in range(replays):
+        script.graph(S, 1, (0x200000000, number + 1, 0x10), counts=counted(number))
+
+
+def test_nodes_that_are_not_selected_have_no_data(play: Play) -> None:
+    """A patch of a node that was given none would read any address."""
+    script = Script()
+    script.alloc(0x200000000, 1 << 20)
+    script.say("make")
+    graphs(script, 5, lambda _: False)
+    assert_counted(play(script, "-k", "nothing"), script)
+
+
+def test_graphs_are_made_with_patches(play: Play) -> None:
+    """They could not be put in later: the nodes are another shape than the launches before."""
+    script = Script()
+    script.alloc(0x200000000, 1 << 20)
+    for number in range(9):
+        script.launch(S, (0x200000000, number + 1, 0x10), counts=number < 3)
+    script.say("capture", 1)
+    script.say("kernel", 0x4000, 0xF0, 7)
+    script.launch(
+        S, (0x200000000, 1, 0x10), counts=False
+    )  # a new shape, but patches stay as they are
+    script.say("capture", 0)
+    script.say("make")
+    graphs(script, 9, lambda number: number < 3)
+    script.launch(S, (0x200000000, 2, 0x10))  # patches are put in again
+    graphs(script, 2, lambda _: False)
+    assert_counted(play(script, "--sample", "--set", "probes.spot-check=0"), script)
+
+
+def test_modules_of_many_graphs_stay_without_patches(play: Play) -> None:
+    script = Script()
+    script.alloc(0x200000000, 1 << 20)
+    for number in range(3 + 9):
+        script.launch(S, (0x200000000, number + 1, 0x10), counts=number < 3)
+        if number >= 3:  # patches have just been taken out
+            script.say("make")
+    graphs(script, 3, lambda _: False)
+    script.say("kernel", 0x4000, 0xF0, 7)
+    script.launch(S, (0x200000000, 1, 0x10), counts=False)
+    graphs(script, 3, lambda _: False)
+    assert_counted(play(script, "--sample", "--set", "probes.spot-check=0"), script)
 
 
 def test_instructions_of_a_sample_are_estimated(play: Play, built: Path) -> None:

@@ -166,6 +166,23 @@ STRUCTS: dict[str, tuple[str, dict[str, str]]] = {
         },
     ),
     "location": ("CUmemLocation", {"type": "type", "id": "id"}),
+    "launch_kernel": (
+        "cuLaunchKernel_params",
+        {
+            "function": "f",
+            "grid": "gridDimX gridDimY gridDimZ",
+            "block": "blockDimX blockDimY blockDimZ",
+        },
+    ),
+    "launch_config": (
+        "CUlaunchConfig",
+        {
+            "grid": "gridDimX gridDimY gridDimZ",
+            "block": "blockDimX blockDimY blockDimZ",
+        },
+    ),
+    "launch_kernel_ex": ("cuLaunchKernelEx_params", {"config": "config", "function": "f"}),
+    "launch_graph": ("cuGraphLaunch_params", {"graph": "hGraph"}),
     "prefetch": (
         "cuMemPrefetchAsync_params",
         {"address": "devPtr", "bytes": "count", "device": "dstDevice", "stream": "hStream"},
@@ -193,6 +210,8 @@ GREEN = {"context": "greenContext", "stream": "greenContext", "event": "greenCtx
 #: Structs that we declare completely, so that their sizes must be equal too.
 WHOLE = {"api", "memory", "range", "memcpy", "memset", "attach", "node", "graph", "external"}
 PARAMETERS = ("prefetch", "prefetch_v2", "advise", "advise_v2")
+#: Of arguments of which we declare only the beginning.
+BEGINNINGS = ("launch_kernel", "launch_kernel_ex", "launch_graph")
 
 _RESOURCE, _EVENTS = "SANITIZER_CBID_RESOURCE_", "SANITIZER_CBID_EVENTS_"
 ENUMERATORS = {
@@ -256,6 +275,34 @@ ENUMERATORS = {
     "PREFETCH_PTSZ": "SANITIZER_CBID_DRIVER_API_cuMemPrefetchAsync_ptsz",
     "PREFETCH_V2": "SANITIZER_CBID_DRIVER_API_cuMemPrefetchAsync_v2",
     "PREFETCH_V2_PTSZ": "SANITIZER_CBID_DRIVER_API_cuMemPrefetchAsync_v2_ptsz",
+    "LAUNCH_KERNEL": "SANITIZER_CBID_DRIVER_API_cuLaunchKernel",
+    "LAUNCH_KERNEL_PTSZ": "SANITIZER_CBID_DRIVER_API_cuLaunchKernel_ptsz",
+    "LAUNCH_COOPERATIVE": "SANITIZER_CBID_DRIVER_API_cuLaunchCooperativeKernel",
+    "LAUNCH_COOPERATIVE_PTSZ": "SANITIZER_CBID_DRIVER_API_cuLaunchCooperativeKernel_ptsz",
+    "LAUNCH_KERNEL_EX": "SANITIZER_CBID_DRIVER_API_cuLaunchKernelEx",
+    "LAUNCH_KERNEL_EX_PTSZ": "SANITIZER_CBID_DRIVER_API_cuLaunchKernelEx_ptsz",
+    "LAUNCH_GRAPH": "SANITIZER_CBID_DRIVER_API_cuGraphLaunch",
+    "LAUNCH_GRAPH_PTSZ": "SANITIZER_CBID_DRIVER_API_cuGraphLaunch_ptsz",
+    "GRAPH_INSTANTIATE": "SANITIZER_CBID_DRIVER_API_cuGraphInstantiate",
+    "GRAPH_INSTANTIATE_V2": "SANITIZER_CBID_DRIVER_API_cuGraphInstantiate_v2",
+    "GRAPH_INSTANTIATE_WITH_FLAGS": "SANITIZER_CBID_DRIVER_API_cuGraphInstantiateWithFlags",
+    "GRAPH_INSTANTIATE_WITH_PARAMS": "SANITIZER_CBID_DRIVER_API_cuGraphInstantiateWithParams",
+    "GRAPH_INSTANTIATE_WITH_PARAMS_PTSZ": (
+        "SANITIZER_CBID_DRIVER_API_cuGraphInstantiateWithParams_ptsz"
+    ),
+    "GRAPH_UPDATE": "SANITIZER_CBID_DRIVER_API_cuGraphExecUpdate",
+    "GRAPH_UPDATE_V2": "SANITIZER_CBID_DRIVER_API_cuGraphExecUpdate_v2",
+    "GRAPH_SET_KERNEL": "SANITIZER_CBID_DRIVER_API_cuGraphExecKernelNodeSetParams",
+    "GRAPH_SET_KERNEL_V2": "SANITIZER_CBID_DRIVER_API_cuGraphExecKernelNodeSetParams_v2",
+    "GRAPH_SET_NODE": "SANITIZER_CBID_DRIVER_API_cuGraphExecNodeSetParams",
+    "BEGIN_CAPTURE": "SANITIZER_CBID_DRIVER_API_cuStreamBeginCapture",
+    "BEGIN_CAPTURE_PTSZ": "SANITIZER_CBID_DRIVER_API_cuStreamBeginCapture_ptsz",
+    "BEGIN_CAPTURE_V2": "SANITIZER_CBID_DRIVER_API_cuStreamBeginCapture_v2",
+    "BEGIN_CAPTURE_V2_PTSZ": "SANITIZER_CBID_DRIVER_API_cuStreamBeginCapture_v2_ptsz",
+    "BEGIN_CAPTURE_TO": "SANITIZER_CBID_DRIVER_API_cuStreamBeginCaptureToGraph",
+    "BEGIN_CAPTURE_TO_PTSZ": "SANITIZER_CBID_DRIVER_API_cuStreamBeginCaptureToGraph_ptsz",
+    "END_CAPTURE": "SANITIZER_CBID_DRIVER_API_cuStreamEndCapture",
+    "END_CAPTURE_PTSZ": "SANITIZER_CBID_DRIVER_API_cuStreamEndCapture_ptsz",
     "RUNTIME_PROFILER_START": "SANITIZER_CBID_RUNTIME_API_cudaProfilerStart",
     "RUNTIME_PROFILER_STOP": "SANITIZER_CBID_RUNTIME_API_cudaProfilerStop",
     "API_EXIT": "SANITIZER_API_EXIT",
@@ -323,7 +370,7 @@ def assertions(sanitizer: Path) -> str:
     # headers before 12.9 do not describe the arguments of the functions of CUDA 12.2
     undescribed = {n for n in PARAMETERS if n.endswith("_v2") and "cuMemAdvise_v2" not in meta}
     parameters = [name for name in PARAMETERS if name not in undescribed]
-    lines += [struct_text(meta, STRUCTS[name][0]) for name in parameters]
+    lines += [struct_text(meta, STRUCTS[name][0]) for name in (*parameters, *BEGINNINGS)]
 
     def check(expression: str) -> None:
         lines.append(f'_Static_assert({expression}, "{expression}");')

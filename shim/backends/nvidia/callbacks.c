@@ -21,7 +21,8 @@ typedef struct open_launch {
 static _Thread_local struct {
     open_launch launches[MAX_OPEN];
     uint32_t next;
-    pasta_probe_decision decision; /* about the launch whose record is being written */
+    bool ready; /* the launch whose record is being written can be probed */
+    pasta_probe_decision decision;
     struct {
         uint64_t handle, context, stream, correlation;
         uint64_t launch_id;
@@ -42,7 +43,7 @@ static pasta_nv_function look_up(const pasta_nv_launch *launch) {
 }
 
 static bool takes(const pasta_kernel_launch *launch) {
-    here.decision = pasta_probe_takes(launch);
+    here.decision = pasta_probe_takes_if(launch, here.ready);
     return here.decision.probed;
 }
 
@@ -51,13 +52,14 @@ static void launch_begin(const pasta_nv_launch *l, uint64_t key, uint64_t stream
     *open = (open_launch){key, pasta_next_launch(), pasta_next_correlation()};
     pasta_nv_function f = pasta_nv_function_of(l, look_up); /* slow, so before the record is reserved */
     bool probes = pasta_nv_probes_on(), selected = probes && pasta_probe_selects(f.name, l->name);
+    here.ready = selected && pasta_nv_probes_ready(l);
     here.decision = (pasta_probe_decision){.shape = PASTA_ABSENT_U32};
     const pasta_nv_work w = {.at = pasta_nv_place_of(l->context, (int16_t)l->device), .ordinal = open->ordinal,
                              .correlation = open->correlation, .stream = stream, .node = node,
                              .shared = PASTA_ABSENT_U32, .flags = flags};
-    bool recorded = pasta_nv_record_launch(l, &f, &w, selected ? takes : NULL);
-    if (probes && (recorded || !pasta_profiling_is_on()))
-        pasta_nv_probes_launch(l, open->ordinal, flags & PASTA_FLAG_GRAPH, here.decision);
+    pasta_nv_record_launch(l, &f, &w, selected ? takes : NULL);
+    if (probes)
+        pasta_nv_probes_launch(l, f.name, open->ordinal, flags & PASTA_FLAG_GRAPH, selected, here.decision);
 }
 
 static void launch_end(const pasta_nv_launch *l, uint64_t key, uint64_t stream, uint8_t flags) {

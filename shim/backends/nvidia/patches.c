@@ -5,10 +5,19 @@
  * are taken out before a launch in it that is not probed, if no kernel or shape in it is still to be probed, no window is
  * open, or profiling is stopped; and put back before one that is.
  *
- * Which patches a module has is read without a lock. A probed launch first announces itself (`under_way`); whoever
- * takes patches out first says so (`patched`), then looks for such launches: one of both sees the other. */
+ * Both need the driver's lock of the context for writing, which a launch into a stream of the program's holds for
+ * reading: in the callback of such a launch they would wait forever (580.159: measured). So they are made where the
+ * program calls the driver, which has no lock yet. What is launched there is known from earlier launches of the same
+ * function, and whether that would be probed is asked in advance. A launch whose module turns out to have no patches is
+ * not probed. While work is captured into a graph, patches stay as they are. Nodes are known only when their graph has begun: they ask for what the next launch of the graph needs.
+ *
+ * For the same reason nobody waits for `patching` in the callback of a launch: who holds it may wait for that launch.
+ *
+ * Which patches a module has is read without a lock. A launch that may be probed first announces itself (`under_way`);
+ * whoever takes patches out first says so (`patched`), then looks for such launches: one of both sees the other. */
 #include <inttypes.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "probes.h"
 
@@ -41,13 +50,17 @@ static pasta_nv_patched *module_of(pasta_nv_prober *p, uint64_t module) {
     return m;
 }
 
-/* With `patching` held. NULL: out of memory, and the module keeps its patches. */
+/* NULL: out of memory, and the module keeps its patches. */
 static pasta_nv_patched *add_module(pasta_nv_prober *p, uint64_t module) {
+    static pthread_mutex_t adding = PTHREAD_MUTEX_INITIALIZER;
+    pthread_mutex_lock(&adding);
     pasta_nv_patched *m = module_of(p, module), **bucket = bucket_of(p, module);
-    if (m || !(m = calloc(1, sizeof *m))) return m;
-    m->handle = module;
-    m->next = *bucket;
-    __atomic_store_n(bucket, m, __ATOMIC_RELEASE);
+    if (!m && (m = calloc(1, sizeof *m))) {
+        m->handle = module;
+        m->next = *bucket;
+        __atomic_store_n(bucket, m, __ATOMIC_RELEASE);
+    }
+    pthread_mutex_unlock(&adding);
     return m;
 }
 
@@ -59,50 +72,66 @@ static void patch(pasta_nv_prober *p, uint64_t module) {
     if (!p->broken) PROBED(p, patch_module, module);
 }
 
-static void set_patched(pasta_nv_patched *m, bool patched) { __atomic_store_n(&m->patched, patched, __ATOMIC_SEQ_CST); }
+static bool is(const bool *flag) { return __atomic_load_n(flag, __ATOMIC_SEQ_CST); }
+static void set(bool *flag, bool value) { __atomic_store_n(flag, value, __ATOMIC_SEQ_CST); }
+
+static void switched(pasta_nv_prober *p, uint64_t begin) {
+    __atomic_fetch_add(&p->switches, 1, __ATOMIC_RELAXED);
+    p->switching += pasta_now() - begin;
+}
 
 static void put_in(pasta_nv_prober *p, pasta_nv_patched *m) {
     uint64_t begin = pasta_now();
     pthread_mutex_lock(&patching);
-    if (m->loaded && !m->patched && !p->broken) {
+    if (is(&m->loaded) && !is(&m->patched) && !is(&m->fixed) && !p->broken) {
+        if (is(&m->mixed)) PROBED(p, unpatch_module, m->handle);
         patch(p, m->handle);
-        set_patched(m, true);
-        __atomic_fetch_add(&p->switches, 1, __ATOMIC_RELAXED);
-        p->switching += pasta_now() - begin;
+        set(&m->mixed, false);
+        set(&m->patched, true);
+        switched(p, begin);
     }
     pthread_mutex_unlock(&patching);
 }
 
-/* Not while a probed launch, perhaps in this module, is between its begin and its end: at a later one. */
+/* Not while a launch that may be probed, perhaps in this module, is between its begin and its end: at a later call. */
 static void take_out(pasta_nv_prober *p, pasta_nv_patched *m) {
     uint64_t begin = pasta_now();
     pthread_mutex_lock(&patching);
-    if (m->loaded && m->patched && !p->broken) {
-        set_patched(m, false);
+    bool patched = is(&m->patched);
+    if (is(&m->loaded) && (patched || is(&m->mixed)) && !p->broken) {
+        set(&m->patched, false);
         if (__atomic_load_n(&p->under_way, __ATOMIC_SEQ_CST)) {
-            set_patched(m, true);
+            set(&m->patched, patched);
         } else {
+            set(&m->mixed, false);
             PROBED(p, unpatch_module, m->handle);
-            __atomic_fetch_add(&p->switches, 1, __ATOMIC_RELAXED);
-            p->switching += pasta_now() - begin;
+            switched(p, begin);
         }
     }
     pthread_mutex_unlock(&patching);
+}
+
+/* A module that is loaded while another's patches are changed gets its own at the next call. */
+static bool patched_now(pasta_nv_prober *p, uint64_t module) {
+    if (pthread_mutex_trylock(&patching) != 0) return false;
+    patch(p, module);
+    pthread_mutex_unlock(&patching);
+    return true;
 }
 
 void pasta_nv_probes_module(uint64_t context, uint64_t module, bool loaded) {
     if (!pasta_nv_probes_on()) return;
     pasta_nv_prober *p = pasta_nv_prober_of(context);
     if (!p) return;
-    pthread_mutex_lock(&patching);
-    if (loaded) patch(p, module);
+    bool patched = loaded && patched_now(p, module);
     pasta_nv_patched *m = loaded ? add_module(p, module) : module_of(p, module);
     if (m) {
-        m->loaded = loaded;
         __atomic_store_n(&m->wanted, 0, __ATOMIC_RELAXED); /* another one may have had the handle */
-        set_patched(m, loaded);
+        set(&m->mixed, false);
+        set(&m->fixed, false);
+        set(&m->patched, patched);
+        set(&m->loaded, loaded);
     }
-    pthread_mutex_unlock(&patching);
     if (!loaded) pasta_nv_readback_wake();
 }
 
@@ -122,12 +151,6 @@ static bool is_new(pasta_nv_prober *p, uint64_t function) {
     return false; /* table full: the function keeps its patches */
 }
 
-/* A function that is loaded later than its module gets the module's patches, also after they were
- * removed (13.5 on 580.159: measured): the next launch takes them out again. */
-static void loaded_later(pasta_nv_prober *p, pasta_nv_patched *m, uint64_t function) {
-    if (is_new(p, function)) set_patched(m, true);
-}
-
 /* Whether a module with patches should lose them at a launch that is not probed. */
 static bool is_spared(pasta_nv_patched *m, uint64_t ordinal) {
     uint32_t idle = __atomic_add_fetch(&m->idle, 1, __ATOMIC_RELAXED);
@@ -135,23 +158,160 @@ static bool is_spared(pasta_nv_patched *m, uint64_t ordinal) {
            !pasta_probe_wanted(ordinal);
 }
 
-void pasta_nv_patches_follow(pasta_nv_prober *p, const pasta_nv_launch *l, uint64_t ordinal, pasta_probe_decision d) {
-    if (pasta_probe_always() && pasta_profiling_is_on() && !__atomic_load_n(&p->switches, __ATOMIC_RELAXED)) return;
-    pasta_nv_patched *m = module_of(p, l->module);
+/* Every launch is probed, and no module has lost its patches. */
+static bool all_patched(pasta_nv_prober *p) {
+    return pasta_probe_always() && pasta_profiling_is_on() && !__atomic_load_n(&p->switches, __ATOMIC_RELAXED);
+}
+
+/* ---- calls ---- */
+
+static _Thread_local pasta_nv_calling calling; /* of this thread, in progress */
+static uint32_t captures, calls;               /* of all threads, in progress */
+
+static pasta_nv_called *called_of(pasta_nv_prober *p, uint64_t function, bool create) {
+    uint32_t at = (uint32_t)(function * UINT64_C(0x9e3779b97f4a7c15) >> 51) % PASTA_NV_CALLED;
+    for (uint32_t probe = 0; probe < PASTA_NV_CALLED / 2; probe++, at = (at + 1) % PASTA_NV_CALLED) {
+        uint64_t there = __atomic_load_n(&p->called[at].function, __ATOMIC_RELAXED);
+        if (!there && create)
+            __atomic_compare_exchange_n(&p->called[at].function, &there, function, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
+        if (there == function || (!there && create)) return &p->called[at];
+        if (!there) return NULL;
+    }
+    return NULL; /* table full: launches of the function change no patches */
+}
+
+/* What is launched by the call in progress. */
+static void learn(pasta_nv_prober *p, pasta_nv_patched *m, const pasta_nv_launching *l) {
+    pasta_nv_called *f = calling.function ? called_of(p, calling.function, true) : NULL;
+    if (!f || (__atomic_load_n(&f->module, __ATOMIC_RELAXED) == m && __atomic_load_n(&f->name, __ATOMIC_RELAXED) == l->name))
+        return;
+    __atomic_store_n(&f->name, l->name, __ATOMIC_RELAXED);
+    __atomic_store_n(&f->selected, l->selected, __ATOMIC_RELAXED);
+    __atomic_store_n(&f->module, m, __ATOMIC_RELEASE);
+}
+
+enum { MOST_OTHERS = 64 };
+
+static void function_called(pasta_nv_prober *p, const pasta_nv_calling *call) {
+    pasta_nv_called *f = called_of(p, call->function, false);
+    pasta_nv_patched *m = f ? __atomic_load_n(&f->module, __ATOMIC_ACQUIRE) : NULL;
     if (!m) return;
-    if (d.wanted) __atomic_add_fetch(&m->wanted, d.wanted, __ATOMIC_RELAXED);
-    bool patched = __atomic_load_n(&m->patched, __ATOMIC_SEQ_CST);
-    if (d.probed) {
-        __atomic_store_n(&m->idle, 0, __ATOMIC_RELAXED);
+    pasta_kernel_launch l = {.ordinal = pasta_coming_launch(),
+                             .name = __atomic_load_n(&f->name, __ATOMIC_RELAXED),
+                             .module = m->handle,
+                             .graph_node = PASTA_ABSENT_U64,
+                             .shared_dynamic = PASTA_ABSENT_U32};
+    memcpy(l.grid, call->grid, sizeof l.grid);
+    memcpy(l.block, call->block, sizeof l.block);
+    bool selected = __atomic_load_n(&f->selected, __ATOMIC_RELAXED), patched = is(&m->patched);
+    uint32_t others = __atomic_load_n(&calls, __ATOMIC_SEQ_CST) - 1;
+    if (selected && pasta_profiling_is_on() && pasta_probe_would_take(&l, others < MOST_OTHERS ? others : MOST_OTHERS)) {
         if (!patched) put_in(p, m);
-    } else if (patched && is_spared(m, ordinal)) {
+    } else if ((patched || is(&m->mixed)) && is_spared(m, l.ordinal)) {
         take_out(p, m);
     }
-    loaded_later(p, m, l->function);
+}
+
+static void graph_called(pasta_nv_prober *p, uint64_t graph) {
+    if (!is(&p->asked)) return;
+    set(&p->asked, false);
+    for (uint32_t way = 0; way < PASTA_NV_MODULES; way++)
+        for (pasta_nv_patched *m = __atomic_load_n(&p->modules[way], __ATOMIC_ACQUIRE); m; m = m->next) {
+            uint8_t asked = __atomic_load_n(&m->asked, __ATOMIC_ACQUIRE);
+            if (!asked) continue;
+            if (__atomic_load_n(&m->graph, __ATOMIC_RELAXED) != graph) {
+                set(&p->asked, true);
+                continue;
+            }
+            __atomic_store_n(&m->asked, 0, __ATOMIC_RELAXED);
+            asked == PASTA_NV_PUT_IN ? put_in(p, m) : take_out(p, m);
+        }
+}
+
+void pasta_nv_patches_calling(pasta_nv_prober *p, const pasta_nv_calling *call) {
+    if (!calling.function && !calling.graph) __atomic_add_fetch(&calls, 1, __ATOMIC_SEQ_CST);
+    calling = *call;
+    if (all_patched(p) || __atomic_load_n(&captures, __ATOMIC_SEQ_CST)) return;
+    call->graph ? graph_called(p, call->graph) : function_called(p, call);
+}
+
+/* Changing patches while some thread captures work into a graph would make the capture invalid. */
+void pasta_nv_patches_capture(bool begins) {
+    uint32_t before = __atomic_load_n(&captures, __ATOMIC_RELAXED), after;
+    do {
+        after = begins ? before + 1 : before ? before - 1 : 0;
+    } while (!__atomic_compare_exchange_n(&captures, &before, after, false, __ATOMIC_SEQ_CST, __ATOMIC_RELAXED));
+}
+
+/* A graph that was made when a kernel had no patches executes illegal instructions once it has (580.159: measured); one
+ * that was made with patches follows when they are taken out and put in. So they are put in before. This takes time:
+ * modules that have none when a later graph is made are left without. */
+void pasta_nv_patches_graph(pasta_nv_prober *p, bool made) {
+    enum { GRAPHS = 8 };
+    if (all_patched(p)) return;
+    bool put = made && !__atomic_load_n(&captures, __ATOMIC_SEQ_CST) && __atomic_load_n(&p->graphs, __ATOMIC_RELAXED) < GRAPHS;
+    bool missing = false;
+    pasta_nv_patches_capture(true); /* nothing changes until the call has ended */
+    for (uint32_t way = 0; way < PASTA_NV_MODULES; way++)
+        for (pasta_nv_patched *m = __atomic_load_n(&p->modules[way], __ATOMIC_ACQUIRE); m; m = m->next) {
+            if (!is(&m->loaded) || is(&m->patched)) continue;
+            missing = true;
+            if (put) put_in(p, m);
+            if (!is(&m->patched)) set(&m->fixed, true);
+        }
+    if (missing) __atomic_add_fetch(&p->graphs, 1, __ATOMIC_RELAXED);
+}
+
+void pasta_nv_patches_called(void) {
+    if (calling.function || calling.graph) __atomic_sub_fetch(&calls, 1, __ATOMIC_SEQ_CST);
+    calling = (pasta_nv_calling){0};
+}
+
+/* ---- launches in a call ---- */
+
+bool pasta_nv_patches_ready(pasta_nv_prober *p, const pasta_nv_launch *l) {
+    if (all_patched(p)) return true;
+    pasta_nv_patched *m = module_of(p, l->module);
+    return !m || is(&m->patched);
+}
+
+bool pasta_nv_patches_perhaps(pasta_nv_prober *p, const pasta_nv_launch *l) {
+    pasta_nv_patched *m = module_of(p, l->module);
+    return !m || is(&m->patched) || is(&m->mixed);
+}
+
+static void ask(pasta_nv_prober *p, pasta_nv_patched *m, uint8_t what) {
+    if (!calling.graph || is(&m->fixed) || __atomic_load_n(&m->asked, __ATOMIC_RELAXED) >= what) return;
+    __atomic_store_n(&m->graph, calling.graph, __ATOMIC_RELAXED);
+    __atomic_store_n(&m->asked, what, __ATOMIC_RELEASE);
+    set(&p->asked, true);
+}
+
+void pasta_nv_patches_follow(pasta_nv_prober *p, const pasta_nv_launching *l) {
+    if (all_patched(p)) return;
+    pasta_nv_patched *m = module_of(p, l->launch->module);
+    if (!m) return;
+    if (!l->graph) learn(p, m, l);
+    if (l->decision.wanted) __atomic_add_fetch(&m->wanted, l->decision.wanted, __ATOMIC_RELAXED);
+    /* a function that is loaded later than its module gets the module's patches, also after they were removed (13.5 on
+     * 580.159: measured) */
+    if (is_new(p, l->launch->function) && !is(&m->patched)) set(&m->mixed, true);
+    if (l->decision.missed) __atomic_add_fetch(&p->unprepared, 1, __ATOMIC_RELAXED);
+    if (l->decision.probed) __atomic_store_n(&m->idle, 0, __ATOMIC_RELAXED);
+    else if (l->decision.missed) ask(p, m, PASTA_NV_PUT_IN);
+    else if (l->graph && (is(&m->patched) || is(&m->mixed)) && is_spared(m, l->ordinal)) ask(p, m, PASTA_NV_TAKE_OUT);
 }
 
 void pasta_nv_patches_finish(const pasta_nv_prober *p) {
+    /* 580.159: seen; the data of a node should be its own */
+    if (p->graphs_shared)
+        pasta_say("probes: in %u launches of CUDA graphs with several kernels, what all of them accessed is counted for the last "
+                  "one: the driver gives their patches the data of the last",
+                  p->graphs_shared);
     if (p->switches)
         pasta_log("probes: patches of single modules of context %u were put in or taken out %u times, in %" PRIu64 " us",
                   p->at.context, p->switches, p->switching / 1000);
+    if (p->unprepared && !pasta_config_u64("probe_enough", 0))
+        pasta_say("probes: %u launches in context %u were not probed: their module had no patches when they began",
+                  p->unprepared, p->at.context);
 }

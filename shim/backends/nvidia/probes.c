@@ -22,12 +22,14 @@
 static _Thread_local struct {
     pasta_nv_batch *batch;
     uint64_t launch;
+    pasta_nv_prober *announced; /* a launch that may be probed is about to be recorded */
     pasta_nv_prober *waited; /* whose work this thread waited for in a copy, which has no callback at its end */
     struct {
         pasta_nv_batch *batch;
         uint32_t begun;
     } *nodes;
     size_t node_count, node_room;
+    uint32_t kernels; /* nodes of the graph launch that are kernels, probed or not */
 } here;
 
 /* ---- setup ---- */
@@ -145,6 +147,11 @@ static void missed(pasta_nv_prober *p) {
                   p->at.context, p->at.device);
 }
 
+/* Without data a kernel that has patches would use those of another launch; a node of a graph, any address. */
+static void without_data(const pasta_nv_launch *l) {
+    (void)pasta_nv.set_launch_data(l->launch, l->function, l->unique_stream, 0);
+}
+
 /* Assigns a slot to a probed launch in progress.  False: no slot, and no launch end. */
 static bool give_slot(pasta_nv_prober *p, const pasta_nv_launch *l, uint64_t ordinal, bool graph, uint32_t shape) {
     pasta_nv_version *v = plan.objects ? pasta_nv_version_use(p) : NULL;
@@ -155,6 +162,7 @@ static bool give_slot(pasta_nv_prober *p, const pasta_nv_launch *l, uint64_t ord
         pasta_nv_version_release(v);
         pthread_mutex_unlock(&pasta_nv_probes_lock);
         missed(p);
+        without_data(l);
         return false;
     }
     b->shapes[slot] = shape;
@@ -162,21 +170,69 @@ static bool give_slot(pasta_nv_prober *p, const pasta_nv_launch *l, uint64_t ord
     pasta_nv_trace_launch(p, b->first_epoch + (uint32_t)slot, ordinal);
     uint64_t descriptor = pasta_nv_batch_descriptor(b, (uint32_t)slot, v);
     if (good && descriptor) PROBED(p, set_launch_data, l->launch, l->function, l->unique_stream, descriptor);
+    else without_data(l);
     return kept;
 }
 
-void pasta_nv_probes_launch(const pasta_nv_launch *l, uint64_t ordinal, bool graph, pasta_probe_decision decision) {
+void pasta_nv_probes_calling(uint64_t context, const pasta_nv_calling *call) {
+    if (!pasta_nv_probes_on()) return;
+    pasta_nv_prober *p = pasta_nv_prober_of(context);
+    if (p && !p->broken) pasta_nv_patches_calling(p, call);
+}
+
+void pasta_nv_probes_called(void) { pasta_nv_patches_called(); }
+void pasta_nv_probes_capture(bool begins) { pasta_nv_patches_capture(begins); }
+
+void pasta_nv_probes_graph(uint64_t context, bool begins, bool made) {
+    static _Thread_local bool entered;
+    pasta_nv_prober *p = pasta_nv_probes_on() ? pasta_nv_prober_of(context) : NULL;
+    if (begins && p && !p->broken) {
+        pasta_nv_patches_graph(p, made);
+        entered = true;
+    } else if (!begins && entered) {
+        pasta_nv_patches_capture(false);
+        entered = false;
+    }
+}
+
+/* A launch that was announced is not probed. */
+static void passed(void) {
+    if (here.announced) __atomic_sub_fetch(&here.announced->under_way, 1, __ATOMIC_ACQ_REL);
+    here.announced = NULL;
+}
+
+bool pasta_nv_probes_ready(const pasta_nv_launch *l) {
     pasta_nv_prober *p = pasta_nv_prober_of(l->context);
-    if (!p || p->broken) return;
+    if (!p || p->broken) return true;
+    __atomic_add_fetch(&p->under_way, 1, __ATOMIC_SEQ_CST);
+    here.announced = p;
+    if (pasta_nv_patches_ready(p, l)) return true;
+    passed();
+    return false;
+}
+
+void pasta_nv_probes_launch(const pasta_nv_launch *l, uint32_t name, uint64_t ordinal, bool graph, bool selected,
+                            pasta_probe_decision decision) {
+    if (!decision.probed) passed();
+    here.announced = NULL;
+    here.kernels += graph;
+    pasta_nv_prober *p = pasta_nv_prober_of(l->context);
+    if (!p) return;
+    if (PASTA_UNLIKELY(p->broken)) {
+        without_data(l);
+        return;
+    }
     if (PASTA_UNLIKELY(here.waited == p)) {
         here.waited = NULL;
         pasta_probe_waited();
         pasta_nv_readback_at_once(p);
     }
-    if (decision.probed) __atomic_add_fetch(&p->under_way, 1, __ATOMIC_SEQ_CST);
-    pasta_nv_patches_follow(p, l, ordinal, decision);
-    if (decision.probed && !give_slot(p, l, ordinal, graph, decision.shape))
+    pasta_nv_patches_follow(p, &(pasta_nv_launching){l, ordinal, name, graph, selected, decision});
+    if (!decision.probed) {
+        if (pasta_nv_patches_perhaps(p, l)) without_data(l);
+    } else if (!give_slot(p, l, ordinal, graph, decision.shape)) {
         __atomic_sub_fetch(&p->under_way, 1, __ATOMIC_ACQ_REL);
+    }
 }
 
 static void ended(pasta_nv_batch *b, uint32_t launches) {
@@ -187,8 +243,10 @@ static void ended(pasta_nv_batch *b, uint32_t launches) {
 void pasta_nv_probes_launched(uint64_t launch, bool graph) {
     if (!pasta_nv_probes_on()) return;
     if (graph) {
+        if (here.node_count && here.kernels > 1)
+            __atomic_add_fetch(&here.nodes[0].batch->owner->graphs_shared, 1, __ATOMIC_RELAXED);
         for (size_t i = 0; i < here.node_count; i++) ended(here.nodes[i].batch, here.nodes[i].begun);
-        here.node_count = 0;
+        here.node_count = here.kernels = 0;
     } else if (here.batch && here.launch == launch) {
         pasta_nv_batch *b = here.batch;
         here.batch = NULL;

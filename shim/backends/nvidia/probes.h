@@ -15,6 +15,7 @@ enum {
     PASTA_NV_MARKERS = 1 << 16,
     PASTA_NV_COPIED = 32,
     PASTA_NV_SEEN = 1 << 13, /* functions of a context */
+    PASTA_NV_CALLED = 1 << 13,
     PASTA_NV_MODULES = 1 << 10, /* ways of the table of modules */
     PASTA_NV_MAX_WORDS = 64, /* of an object's row */
     PASTA_NV_WAYS = 64, /* of the table of streams */
@@ -92,10 +93,23 @@ typedef struct pasta_nv_tracer pasta_nv_tracer;
 typedef struct pasta_nv_patched {
     struct pasta_nv_patched *next;
     uint64_t handle;
-    bool loaded, patched; /* `patched` is read without the lock of patching */
+    bool loaded, patched; /* read without the lock of patching */
+    bool mixed;           /* has no patches, but functions in it that were loaded later do */
+    bool fixed;           /* is in executable graphs that were made when it had no patches: it gets none again */
+    uint8_t asked;        /* by a node of `graph`, for its next launch: PASTA_NV_TAKE_OUT, PASTA_NV_PUT_IN */
+    uint64_t graph;
     int32_t wanted;       /* kernels, or shapes of launches, still to be probed */
     uint32_t idle;        /* launches since the last probed one */
 } pasta_nv_patched;
+
+enum { PASTA_NV_TAKE_OUT = 1, PASTA_NV_PUT_IN = 2 };
+
+/* A function as the program names it in its calls, and what its last launch told of it. */
+typedef struct pasta_nv_called {
+    uint64_t function; /* 0: free */
+    pasta_nv_patched *module;
+    uint32_t name, selected;
+} pasta_nv_called;
 
 /* A context's side of the probes. */
 typedef struct pasta_nv_prober {
@@ -106,6 +120,11 @@ typedef struct pasta_nv_prober {
     uint32_t switches; /* of patches of single modules, and the time that they took, ns; under the lock of patching */
     uint64_t switching;
     uint64_t seen[PASTA_NV_SEEN]; /* functions that were launched, hashed */
+    pasta_nv_called called[PASTA_NV_CALLED];
+    uint32_t graphs;     /* that were made with patches put in for them */
+    bool asked;          /* some module is asked for something */
+    uint32_t graphs_shared; /* launches of graphs whose kernels share what they count */
+    uint32_t unprepared; /* launches that were not probed because their module had no patches */
     uint32_t under_way; /* probed launches between begin and end */
     bool broken, ended, short_of_memory;
     volatile uint8_t *markers;
@@ -172,9 +191,21 @@ void pasta_nv_batch_recycle(pasta_nv_batch *b); /* everything in it was read */
 
 /* ---- patches.c ---- */
 bool pasta_nv_add_patches(pasta_nv_prober *p);
-/* Installs or removes the patches of a launch's module.  A probed launch has already announced itself. */
-void pasta_nv_patches_follow(pasta_nv_prober *p, const pasta_nv_launch *launch, uint64_t ordinal,
-                             pasta_probe_decision decision);
+/* Installs or removes the patches of modules that the call needs. */
+void pasta_nv_patches_calling(pasta_nv_prober *p, const pasta_nv_calling *call);
+void pasta_nv_patches_called(void);
+void pasta_nv_patches_capture(bool begins);
+void pasta_nv_patches_graph(pasta_nv_prober *p, bool made); /* a call that makes or changes one begins */
+bool pasta_nv_patches_perhaps(pasta_nv_prober *p, const pasta_nv_launch *launch); /* the kernel may have patches */
+bool pasta_nv_patches_ready(pasta_nv_prober *p, const pasta_nv_launch *launch); /* which has announced itself */
+typedef struct pasta_nv_launching {
+    const pasta_nv_launch *launch;
+    uint64_t ordinal;
+    uint32_t name;
+    bool graph, selected;
+    pasta_probe_decision decision;
+} pasta_nv_launching;
+void pasta_nv_patches_follow(pasta_nv_prober *p, const pasta_nv_launching *l);
 void pasta_nv_patches_finish(const pasta_nv_prober *p);
 
 /* ---- results.c ---- */

@@ -87,6 +87,32 @@ enum {
     PASTA_NV_ADVISE_V2 = 715,
     PASTA_NV_PREFETCH_V2 = 716,
     PASTA_NV_PREFETCH_V2_PTSZ = 717,
+    PASTA_NV_LAUNCH_KERNEL = 307,
+    PASTA_NV_LAUNCH_KERNEL_PTSZ = 442,
+    PASTA_NV_LAUNCH_COOPERATIVE = 477,
+    PASTA_NV_LAUNCH_COOPERATIVE_PTSZ = 478,
+    PASTA_NV_LAUNCH_GRAPH = 514,
+    PASTA_NV_LAUNCH_GRAPH_PTSZ = 515,
+    PASTA_NV_LAUNCH_KERNEL_EX = 652,
+    PASTA_NV_LAUNCH_KERNEL_EX_PTSZ = 653,
+    PASTA_NV_GRAPH_INSTANTIATE = 513,
+    PASTA_NV_GRAPH_INSTANTIATE_V2 = 578,
+    PASTA_NV_GRAPH_INSTANTIATE_WITH_FLAGS = 643,
+    PASTA_NV_GRAPH_INSTANTIATE_WITH_PARAMS = 656,
+    PASTA_NV_GRAPH_INSTANTIATE_WITH_PARAMS_PTSZ = 657,
+    PASTA_NV_GRAPH_UPDATE = 561,
+    PASTA_NV_GRAPH_UPDATE_V2 = 696,
+    PASTA_NV_GRAPH_SET_KERNEL = 538,
+    PASTA_NV_GRAPH_SET_KERNEL_V2 = 692,
+    PASTA_NV_GRAPH_SET_NODE = 714,
+    PASTA_NV_BEGIN_CAPTURE = 495,
+    PASTA_NV_BEGIN_CAPTURE_PTSZ = 496,
+    PASTA_NV_END_CAPTURE = 497,
+    PASTA_NV_END_CAPTURE_PTSZ = 498,
+    PASTA_NV_BEGIN_CAPTURE_V2 = 539,
+    PASTA_NV_BEGIN_CAPTURE_V2_PTSZ = 540,
+    PASTA_NV_BEGIN_CAPTURE_TO = 720,
+    PASTA_NV_BEGIN_CAPTURE_TO_PTSZ = 721,
 
     PASTA_NV_RUNTIME_PROFILER_START = 171, /* runtime domain */
     PASTA_NV_RUNTIME_PROFILER_STOP = 172,
@@ -232,6 +258,25 @@ typedef struct pasta_nv_external {
 } pasta_nv_external;
 
 /* Arguments of driver functions, as in API callbacks: in the order of the call. */
+/* The beginnings of the arguments of launches. */
+typedef struct pasta_nv_launch_kernel {
+    uint64_t function;
+    uint32_t grid[3], block[3];
+} pasta_nv_launch_kernel;
+
+typedef struct pasta_nv_launch_config {
+    uint32_t grid[3], block[3];
+} pasta_nv_launch_config;
+
+typedef struct pasta_nv_launch_kernel_ex {
+    const pasta_nv_launch_config *config;
+    uint64_t function;
+} pasta_nv_launch_kernel_ex;
+
+typedef struct pasta_nv_launch_graph {
+    uint64_t graph;
+} pasta_nv_launch_graph;
+
 typedef struct pasta_nv_location {
     int32_t type, id;
 } pasta_nv_location;

@@ -151,8 +151,22 @@ void pasta_nv_probes_context(uint64_t context, pasta_nv_place at);
 void pasta_nv_probes_context_destroyed(uint64_t context);
 void pasta_nv_probes_module(uint64_t context, uint64_t module, bool loaded);
 bool pasta_nv_probes_on(void);
-/* Every launch, probed or not: the patches of its module may have to be put back or taken out. */
-void pasta_nv_probes_launch(const pasta_nv_launch *launch, uint64_t ordinal, bool graph, pasta_probe_decision decision);
+/* A call of the driver's that launches a function, or a graph: patches are put in and taken out here, since the driver
+ * holds locks once it has begun. */
+typedef struct pasta_nv_calling {
+    uint64_t function, graph; /* handles; 0: none */
+    uint32_t grid[3], block[3];
+} pasta_nv_calling;
+void pasta_nv_probes_calling(uint64_t context, const pasta_nv_calling *call);
+void pasta_nv_probes_called(void);
+void pasta_nv_probes_capture(bool begins); /* of work into a graph; or it ends */
+/* A call that makes an executable graph, or (`made` false) changes one, begins or ends. */
+void pasta_nv_probes_graph(uint64_t context, bool begins, bool made);
+/* Whether a launch that is selected can be probed: its module has patches.  `launch` follows. */
+bool pasta_nv_probes_ready(const pasta_nv_launch *launch);
+/* Every launch, probed or not. `name`: of its kernel. */
+void pasta_nv_probes_launch(const pasta_nv_launch *launch, uint32_t name, uint64_t ordinal, bool graph, bool selected,
+                            pasta_probe_decision decision);
 void pasta_nv_probes_launched(uint64_t launch, bool graph); /* launch return; for a graph: of all its nodes */
 void pasta_nv_probes_stream_destroyed(uint64_t context, uint64_t stream); /* vendor's unique handle */
 void pasta_nv_probes_synchronized(uint64_t context);

@@ -6,6 +6,8 @@
  *     launch STREAM ACCESS...      ACCESS: ADDRESS:COUNT:PC, of 4 bytes each
  *     fail STREAM                  a launch that begins and never ends
  *     graph STREAM NODES ACCESS... each node makes the accesses
+ *     capture 1                    work is captured, until `capture 0`
+ *     make                         the graph is made
  *     sync                         hold STREAM      release STREAM
  *     end STREAM                   the stream is destroyed; so is the context by `destroy`
  *     unload MODULE                load MODULE
@@ -43,7 +45,8 @@ static struct {
 } chosen = {MODULE, FUNCTION, 1};
 
 static bool (*deliver)(int32_t, uint32_t, const void *);
-static uint64_t (*launch_data)(uint64_t, uint64_t, uint64_t);
+static uint64_t (*launch_data)(uint64_t, uint64_t, uint64_t, bool);
+static void (*make_graph)(void);
 static void (*report)(void);
 static unsigned (*cleared)(void);
 static void (*hold)(uint64_t, bool);
@@ -86,6 +89,7 @@ static void initialize(void) {
     void *fake = required(dlopen(getenv("PASTA_SANITIZER_LIB"), RTLD_NOW), "fake library");
     *(void **)&deliver = required(dlsym(fake, "fake_deliver"), "fake_deliver");
     *(void **)&launch_data = required(dlsym(fake, "fake_launch_data"), "fake_launch_data");
+    *(void **)&make_graph = required(dlsym(fake, "fake_make_graph"), "fake_make_graph");
     *(void **)&cleared = required(dlsym(fake, "fake_cleared"), "fake_cleared");
     *(void **)&report = required(dlsym(fake, "fake_report"), "fake_report");
     *(void **)&hold = required(dlsym(fake, "fake_hold"), "fake_hold");
@@ -201,26 +205,43 @@ static pasta_nv_launch launch_of(uint64_t stream) {
                              .api_context = CONTEXT, .api_stream = stream, .api_unique_stream = stream};
 }
 
-static void start_kernel(const pasta_nv_launch *l, const char *accesses) {
+static void start_kernel(const pasta_nv_launch *l, const char *accesses, bool node) {
     kernel *k = required(malloc(sizeof *k + strlen(accesses) + 1), "memory");
     strcpy(k->accesses, accesses);
-    k->data = launch_data(l->launch, l->function, l->module);
+    k->data = launch_data(l->launch, l->function, l->module, node);
     submit(l->unique_stream, run_kernel, k);
+}
+
+static void call(uint32_t id, const void *arguments, bool ends) {
+    pasta_nv_api c = {ends ? PASTA_NV_API_EXIT : 0, "call", arguments, &(int32_t){0}, NULL, CONTEXT};
+    deliver(PASTA_NV_DRIVER, id, &c);
+}
+
+static pasta_nv_launch_kernel arguments_of(const pasta_nv_launch *l) {
+    pasta_nv_launch_kernel a = {.function = l->function};
+    memcpy(a.grid, l->grid, sizeof a.grid);
+    memcpy(a.block, l->block, sizeof a.block);
+    return a;
 }
 
 static void launch(uint64_t stream, const char *accesses, bool fails) {
     pasta_nv_launch l = launch_of(stream);
+    pasta_nv_launch_kernel a = arguments_of(&l);
+    call(PASTA_NV_LAUNCH_KERNEL, &a, false);
     deliver(PASTA_NV_LAUNCH, PASTA_NV_LAUNCH_BEGIN, &l);
     if (fails) {
-        launch_data(l.launch, l.function, l.module);
-        return;
+        launch_data(l.launch, l.function, l.module, false);
+    } else {
+        start_kernel(&l, accesses, false);
+        deliver(PASTA_NV_LAUNCH, PASTA_NV_LAUNCH_END, &l);
     }
-    start_kernel(&l, accesses);
-    deliver(PASTA_NV_LAUNCH, PASTA_NV_LAUNCH_END, &l);
+    call(PASTA_NV_LAUNCH_KERNEL, &a, true);
 }
 
 static void launch_graph(uint64_t stream, unsigned long nodes, const char *accesses) {
     pasta_nv_graph g = {CONTEXT, stream, stream, 0x99, 0};
+    pasta_nv_launch_graph a = {g.graph};
+    call(PASTA_NV_LAUNCH_GRAPH, &a, false);
     deliver(PASTA_NV_GRAPHS, PASTA_NV_GRAPH_BEGIN, &g);
     pasta_nv_launch *made = required(calloc(nodes, sizeof *made), "memory");
     for (unsigned long i = 0; i < nodes; i++) {
@@ -230,9 +251,16 @@ static void launch_graph(uint64_t stream, unsigned long nodes, const char *acces
         deliver(PASTA_NV_GRAPHS, PASTA_NV_NODE_BEGIN, &n);
         deliver(PASTA_NV_GRAPHS, PASTA_NV_NODE_END, &n);
     }
-    for (unsigned long i = 0; i < nodes; i++) start_kernel(&made[i], accesses); /* after all begins */
+    for (unsigned long i = 0; i < nodes; i++) start_kernel(&made[i], accesses, true); /* after all begins */
     free(made);
     deliver(PASTA_NV_GRAPHS, PASTA_NV_GRAPH_END, &g);
+    call(PASTA_NV_LAUNCH_GRAPH, &a, true);
+}
+
+static void make(void) {
+    call(PASTA_NV_GRAPH_INSTANTIATE_WITH_FLAGS, NULL, false);
+    make_graph();
+    call(PASTA_NV_GRAPH_INSTANTIATE_WITH_FLAGS, NULL, true);
 }
 
 static void memory(uint32_t id, uint64_t context, uint64_t address, uint64_t bytes) {
@@ -308,12 +336,15 @@ static void measure(unsigned long count, bool changes) {
         if (i % BATCH == 0) hold(STREAM, true); /* the GPU's work takes no host time */
         if (changes) memory(PASTA_NV_DEVICE_ALLOC, CONTEXT, 0x900000000, 4096);
         pasta_nv_launch l = launch_of(STREAM);
+        pasta_nv_launch_kernel a = arguments_of(&l);
         uint64_t begin = now();
+        call(PASTA_NV_LAUNCH_KERNEL, &a, false);
         deliver(PASTA_NV_LAUNCH, PASTA_NV_LAUNCH_BEGIN, &l);
         uint64_t middle = now();
-        start_kernel(&l, "");
+        start_kernel(&l, "", false);
         uint64_t after = now();
         deliver(PASTA_NV_LAUNCH, PASTA_NV_LAUNCH_END, &l);
+        call(PASTA_NV_LAUNCH_KERNEL, &a, true);
         batches[i / BATCH] += now() - after + middle - begin;
         if (changes) memory(PASTA_NV_DEVICE_FREE, CONTEXT, 0x900000000, 0);
         if (i % BATCH == BATCH - 1) hold(STREAM, false);
@@ -368,6 +399,9 @@ static void play(char *line) {
     else if (!strcmp(word, "launch")) launch(a, line + rest, false);
     else if (!strcmp(word, "fail")) launch(a, "", true);
     else if (!strcmp(word, "graph") && sscanf(line + rest, "%lx%n", &b, &more)) launch_graph(a, b, line + rest + more);
+    else if (!strcmp(word, "capture")) {
+        call(a ? PASTA_NV_BEGIN_CAPTURE_V2 : PASTA_NV_END_CAPTURE, NULL, !a);
+    } else if (!strcmp(word, "make")) make();
     else if (!strcmp(word, "sync")) synchronize();
     else if (!strcmp(word, "hold")) hold(a, true);
     else if (!strcmp(word, "release")) hold(a, false);
