@@ -16,6 +16,7 @@
  * Which patches a module has is read without a lock. A launch that may be probed first announces itself (`under_way`);
  * whoever takes patches out first says so (`patched`), then looks for such launches: one of both sees the other. */
 #include <inttypes.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -23,6 +24,7 @@
 
 #define plan pasta_nv_the_plan
 static pthread_mutex_t patching = PTHREAD_MUTEX_INITIALIZER; /* the API requires serialized patching */
+static bool switching;                                       /* who holds it may wait for a lock of the driver's */
 
 bool pasta_nv_add_patches(pasta_nv_prober *p) {
     int32_t result = -1;
@@ -75,6 +77,16 @@ static void patch(pasta_nv_prober *p, uint64_t module) {
 static bool is(const bool *flag) { return __atomic_load_n(flag, __ATOMIC_SEQ_CST); }
 static void set(bool *flag, bool value) { __atomic_store_n(flag, value, __ATOMIC_SEQ_CST); }
 
+static void begin_switching(void) {
+    pthread_mutex_lock(&patching);
+    set(&switching, true);
+}
+
+static void end_switching(void) {
+    set(&switching, false);
+    pthread_mutex_unlock(&patching);
+}
+
 static void switched(pasta_nv_prober *p, uint64_t begin) {
     __atomic_fetch_add(&p->switches, 1, __ATOMIC_RELAXED);
     p->switching += pasta_now() - begin;
@@ -82,7 +94,7 @@ static void switched(pasta_nv_prober *p, uint64_t begin) {
 
 static void put_in(pasta_nv_prober *p, pasta_nv_patched *m) {
     uint64_t begin = pasta_now();
-    pthread_mutex_lock(&patching);
+    begin_switching();
     if (is(&m->loaded) && !is(&m->patched) && !is(&m->fixed) && !p->broken) {
         if (is(&m->mixed)) PROBED(p, unpatch_module, m->handle);
         patch(p, m->handle);
@@ -90,13 +102,13 @@ static void put_in(pasta_nv_prober *p, pasta_nv_patched *m) {
         set(&m->patched, true);
         switched(p, begin);
     }
-    pthread_mutex_unlock(&patching);
+    end_switching();
 }
 
 /* Not while a launch that may be probed, perhaps in this module, is between its begin and its end: at a later call. */
 static void take_out(pasta_nv_prober *p, pasta_nv_patched *m) {
     uint64_t begin = pasta_now();
-    pthread_mutex_lock(&patching);
+    begin_switching();
     bool patched = is(&m->patched);
     if (is(&m->loaded) && (patched || is(&m->mixed)) && !p->broken) {
         set(&m->patched, false);
@@ -108,12 +120,18 @@ static void take_out(pasta_nv_prober *p, pasta_nv_patched *m) {
             switched(p, begin);
         }
     }
-    pthread_mutex_unlock(&patching);
+    end_switching();
 }
 
-/* A module that is loaded while another's patches are changed gets its own at the next call. */
+/* A module that is loaded while another's patches are switched gets its own at a later call. */
 static bool patched_now(pasta_nv_prober *p, uint64_t module) {
-    if (pthread_mutex_trylock(&patching) != 0) return false;
+    while (pthread_mutex_trylock(&patching) != 0) {
+        if (is(&switching)) {
+            __atomic_fetch_add(&p->switches, 1, __ATOMIC_RELAXED);
+            return false;
+        }
+        sched_yield();
+    }
     patch(p, module);
     pthread_mutex_unlock(&patching);
     return true;
