@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from pasta.lazy import np
 from pasta.probes import Trace, probe
-from pasta.probes.accumulators import Sums
+from pasta.probes.sector_counts import OF_WORDS, WORD, WORDS, SectorCounts
 from pasta.processors.kernel_names import Launched, kernel_names
 from pasta.processors.object_names import OBJECT_HIDDEN, OBJECT_UNITS, object_columns, object_keys
 from pasta.processors.rows import combined, group_starts
@@ -18,11 +18,7 @@ if TYPE_CHECKING:
 
     from pasta.probes.records import Accesses
 
-WORD = 4
-WORDS = 8  # per sector
 _SECTOR = ("kernel", "object", "sector")
-#: Accesses to each word of a sector.
-_OF_WORDS = tuple(f"of_{word}" for word in range(WORDS))
 
 PATTERNS: dict[str, str] = {
     "false sharing": "warps use different words of a sector: each of them fetches the whole sector",
@@ -66,9 +62,8 @@ class Heatmap(Tool):
 
     def start(self) -> None:
         """Initialize the counts by sector and warp."""
-        self.sums = Sums((*_SECTOR, "warp"), _OF_WORDS)
+        self.counts = SectorCounts()
         self.dropped = 0
-        self.added = 0  # upper bound on the number of pairs
         self.launched = Launched()
 
     def on_launches(self, launches: NDArray[Any]) -> None:
@@ -77,40 +72,11 @@ class Heatmap(Tool):
 
     def on_accesses(self, accesses: Accesses) -> None:
         """Count lane accesses by launch, object, word and warp, up to the limit."""
-        if self.added >= self.limit:
-            rows = self.sums.rows()
-            self.added = sum(np.count_nonzero(rows[name]) for name in _OF_WORDS)
-        if self.added >= self.limit:
+        if self.counts.pairs >= self.limit:
             self.dropped += len(accesses)
             return
-        records, lanes = accesses.records, accesses.lanes
-        objects = accesses.objects(lanes)
-        starts = np.zeros(len(lanes), np.uint64)
-        rows = self.context.objects.rows
-        if len(rows):
-            starts = np.where(objects >= 0, rows["address"][objects], np.uint64(0))
-        at, word = _words(records, lanes["access"], lanes["address"] - starts)
-        access = lanes["access"][at]
-        warps = (records["block"] << np.uint64(16)) | records["warp"]
-        self.added += len(at)
-        lane = np.zeros(len(at), [("access", "i8"), ("object", "i8"), ("sector", "u8")])
-        lane["access"], lane["object"] = access, objects[at]
-        lane["sector"] = word // np.uint64(WORDS)
-        # neighbouring lanes usually access words of one sector
-        starts = group_starts(lane, ("access", "object", "sector"))
-        group = np.repeat(np.arange(len(starts)), np.diff(np.append(starts, len(lane))))
-        place = group * WORDS + (word % np.uint64(WORDS)).astype(np.int64)
-        counts = np.bincount(place, minlength=WORDS * len(starts)).reshape(-1, WORDS)
-        first = lane[starts]
-        self.sums.add(
-            {
-                "kernel": self.launched.of(records["launch"])[first["access"]],
-                "object": first["object"],
-                "sector": first["sector"],
-                "warp": warps[first["access"]],
-                **{name: counts[:, word] for word, name in enumerate(_OF_WORDS)},
-            }
-        )
+        objects = self.context.objects.rows
+        self.counts.add(accesses, self.launched.of(accesses.records["launch"]), objects["address"])
 
     def result(self) -> Result:
         """Tables of findings, sectors and words."""
@@ -127,8 +93,8 @@ class Heatmap(Tool):
 
     def _aggregated(self) -> tuple[NDArray[Any], NDArray[Any]]:
         """Rows of words and of sectors: accesses and distinct warps."""
-        rows = self.sums.rows()  # by sector and warp
-        of_words = np.stack([rows[name] for name in _OF_WORDS], axis=1)
+        rows = self.counts.rows()
+        of_words = np.stack([rows[name] for name in OF_WORDS], axis=1)
         row, place = np.nonzero(of_words)
         types = [("kernel", "u4"), ("object", "i8"), ("word", "u8")]
         words = np.zeros(len(row), [*types, ("accesses", "u8"), ("warps", "u8")])
@@ -324,31 +290,3 @@ def _in_run_across(words: NDArray[Any], sector_of: NDArray[Any]) -> NDArray[Any]
     starts = np.flatnonzero(new)
     ends = np.append(starts[1:], len(words)) - 1
     return np.asarray((sector_of[starts] != sector_of[ends])[np.cumsum(new) - 1])
-
-
-def _words(
-    records: NDArray[Any], access: NDArray[Any], offsets: NDArray[Any]
-) -> tuple[NDArray[Any], NDArray[Any]]:
-    """4-byte words that lanes access: index of the lane, number of the word from the start.
-
-    `access`: the lanes' records. A transfer accesses all words of its rows.
-    """
-    index = np.arange(len(access))
-    many = records["rows"] > 1
-    if many.any():
-        rows = np.maximum(records["rows"].astype(np.int64), 1)[access]
-        index = np.repeat(index, rows)
-        row = np.arange(len(index)) - np.repeat(np.cumsum(rows) - rows, rows)
-        stride = np.where(many, records["stride"], 0)[access[index]]
-        offsets = (offsets[index].view(np.int64) + row * stride).view(np.uint64)
-    bytes = records["bytes"].astype(np.uint64)[access[index]]
-    some = bytes > 0
-    if not some.all():
-        index, offsets, bytes = index[some], offsets[some], bytes[some]
-    first = offsets // np.uint64(WORD)
-    count = ((offsets + bytes - np.uint64(1)) // np.uint64(WORD) - first + np.uint64(1)).astype(int)
-    if (count == 1).all():
-        return index, first
-    at = np.repeat(np.arange(len(index)), count)
-    within = np.arange(len(at)) - np.repeat(np.cumsum(count) - count, count)
-    return index[at], first[at] + within.astype(np.uint64)

@@ -28,9 +28,10 @@ if TYPE_CHECKING:
 
 #: Modules with compiled functions.
 MODULES = (
-    "pasta.probes.columns", "pasta.probes.warp", "pasta.processors.critical_path",
-    "pasta.processors.growth", "pasta.processors.managed_pages", "pasta.processors.objects",
-    "pasta.processors.operators", "pasta.processors.past", "pasta.processors.tensors",
+    "pasta.probes.columns", "pasta.probes.sector_counts", "pasta.probes.warp",
+    "pasta.processors.critical_path", "pasta.processors.growth", "pasta.processors.managed_pages",
+    "pasta.processors.objects", "pasta.processors.operators", "pasta.processors.past",
+    "pasta.processors.tensors",
 )  # fmt: skip
 
 
