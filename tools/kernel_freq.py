@@ -229,7 +229,9 @@ class KernelFreq(Tool):
                 evidence=f"{formatted(first['share_of_time'], 'share')} of"
                 f" {formatted(total, 'ns')}, in {counted(first['completions'], 'launch')} of"
                 f" {formatted(first['mean_time'], 'ns')} on average",
-                remedy="check whether its accesses are coalesced: pasta-preload -t "
+                remedy="see its instructions in the tables of coalescing"
+                if "coalescing" in self.context.tools
+                else "check whether its accesses are coalesced: pasta-preload -t "
                 f"coalescing -k {shlex.quote(re.escape(short_name(first['name'])))} -- "
                 "PROGRAM",
                 confidence="low",  # the possible speedup is unknown

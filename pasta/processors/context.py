@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
@@ -87,6 +87,8 @@ class Context:
     processors: Mapping[str, Processor] = field(default_factory=dict)
     #: Names by which code of frameworks is recognized.
     conventions: Conventions = field(default_factory=Conventions)
+    #: Names of all tools of the run.
+    tools: Sequence[str] = ()
     #: Measured roofs of devices by uuid: bytes or operations per second by the name of the roof.
     #: Empty where nothing was measured.
     roofs: Mapping[str, Mapping[str, float]] = field(default_factory=dict)

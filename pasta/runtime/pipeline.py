@@ -76,6 +76,7 @@ class Pipeline:
         self.failures = {each.tool: each for each in failures}
         #: Names of all tools, also of those that could not be loaded.
         self.names = list(dict.fromkeys((*names, *self.failures)))
+        context.tools = tuple(self.names)
         self.limit = limit
         self.loaded: list[LoadedTool] = []
         for name, tool in zip(names, tools, strict=True):

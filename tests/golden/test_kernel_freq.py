@@ -12,7 +12,7 @@ from pasta.plugins import find_tools
 from pasta.processors.batch import Batch
 from pasta.processors.filter import Filter
 from pasta.processors.histogram import DurationSummary
-from pasta.testing import Events, run_tool
+from pasta.testing import Events, run_tool, run_tools
 from pasta.tool import Context
 from tests.support.streams import STEPS, training_run
 
@@ -170,6 +170,8 @@ def test_dominant_kernel_is_a_finding() -> None:
     assert (found.where, found.gain, found.confidence) == ("gemm", None, "low")
     assert found.remedy.endswith("pasta-preload -t coalescing -k gemm -- PROGRAM")
     assert found.evidence == "75.0 % of 80.00 ms, in 2 launches of 30.00 ms on average"
+    both = run_tools([KernelFreq(), find_tools("coalescing")[0]()], events)["kernel_freq"]
+    assert both.findings[0].remedy == "see its instructions in the tables of coalescing"
     assert not run_tool(KernelFreq, events, options={"dominant": 0.76}).findings
     assert not run_tool(KernelFreq, events, options={"least_time": "81ms"}).findings
 
