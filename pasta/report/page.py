@@ -57,11 +57,13 @@ def render_page(
     source: bool = True,
     live: LiveTimeline | None = None,
     served: bool = False,
+    events: bool = True,
 ) -> str:
     """The page as HTML; `source`: with lines of the program's source. Raises RunError for a damaged
     manifest or result.
 
     `served`: a page that asks its server for rows of long tables, and for slices of `live`.
+    Without `events` it has what needs none, and says that the rest is being read.
     """
     manifest = run.manifest()
     rows = MIN_ROWS if served else MAX_ROWS
@@ -82,7 +84,9 @@ def render_page(
     tools = [page.tool(run, result) for result in results]
     sources, left_out = read_sources(manifest, results) if source else ([], [])
     page.sources(sources)
-    if has_stacks(run):
+    if not events:
+        warnings.append(("timeline and flame graph are being read: reload this page", False))
+    elif has_stacks(run):
         try:
             page.flame(read_call_tree(run))
         except RunError as error:

@@ -47,8 +47,8 @@ class ReportServer(ThreadingHTTPServer):
 
     Only requests that name this address and the path's token are answered, so that neither other
     users of the machine nor pages of other sites read the report. It answers from the start: until
-    `prepare` has read the run, with a page that says so and loads itself again. Raises RunError if
-    there is no port.
+    `prepare` has read the results, with a page that says so and loads itself again, and until it
+    has read the events, with the report without them. Raises RunError if there is no port.
     """
 
     daemon_threads = True
@@ -67,11 +67,13 @@ class ReportServer(ThreadingHTTPServer):
 
     def prepare(self) -> None:
         """Read the run and render its page. Raises RunError for a damaged run."""
+        page = render_page(self._run, source=self._source, served=True, events=False)
+        self._tables = LiveTables(self._run)
+        self.page = page.encode()  # last: it asks for the tables
         timeline = read_timeline(self._run, whole=True)
-        live = LiveTimeline(timeline) if timeline else None
-        page = render_page(self._run, source=self._source, live=live, served=True).encode()
-        self._timeline, self._tables = live, LiveTables(self._run)
-        self.page = page  # last: it asks for the others
+        self._timeline = LiveTimeline(timeline) if timeline else None
+        page = render_page(self._run, source=self._source, live=self._timeline, served=True)
+        self.page = page.encode()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Nothing: the browser closed the connection."""

@@ -18,6 +18,7 @@ import pytest
 
 from bench.report import write_run
 from pasta.errors import PastaError
+from pasta.report import serve
 from pasta.report.diff_page import both, merged
 from pasta.report.heat import heat_maps
 from pasta.report.live_tables import LiveTables
@@ -326,6 +327,28 @@ def test_only_requests_with_the_token_are_answered(server: ReportServer) -> None
     with urllib.request.urlopen(f"{server.address}{asked}", timeout=20) as reply:
         assert json.load(reply)["found"] == 3000
     assert status(f"{server.address}{asked.replace('=freq', '=../../x')}") >= 400
+
+
+def test_the_report_is_served_before_the_events_are_read(
+    run: RunDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pages: list[bytes] = []
+    tables: list[Any] = []
+
+    def read(run: RunDirectory, *, whole: bool) -> Any:
+        pages.append(server.page)
+        query = {"tool": "freq", "name": "kernels", "first": "0", "count": "1", "columns": "kernel"}
+        tables.append(server.answer("table", query))
+        return read_timeline(run, whole=whole)
+
+    monkeypatch.setattr(serve, "read_timeline", read)
+    with ReportServer(run) as server:
+        server.prepare()
+        (early,) = pages
+        assert b"timeline and flame graph are being read" in early
+        assert b'id="timeline-section"' not in early and b'id="tool-freq"' in early
+        assert tables[0]["found"] == 3000
+        assert b"being read" not in server.page and b'id="timeline-section"' in server.page
 
 
 @pytest.mark.slow
