@@ -588,7 +588,7 @@ const timelineWith = ({ make, colour, formatted, grouped, shortened, TableView, 
         let text = this.fitting(code, Math.floor((wide - 5) / 6.2));
         // many have one name: it is no use in part
         if (text.endsWith("…") && this.data.kinds[code] === "block") text = BLOCKS.exec(this.data.names[code])?.[1] ?? "";
-        pen.fillText(text, x + 3, y);
+        pen.fillText(text, x + 3, y, wide - 5);
       }
     }
 
