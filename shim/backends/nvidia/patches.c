@@ -324,7 +324,7 @@ void pasta_nv_patches_finish(const pasta_nv_prober *p) {
     /* 580.159: seen; the data of a node should be its own */
     if (p->graphs_shared)
         pasta_say("probes: in %u launches of CUDA graphs with several kernels, what all of them accessed is counted for the last "
-                  "one: the driver gives their patches the data of the last",
+                  "one, or not at all if that one is not probed: the driver gives their patches the data of the last",
                   p->graphs_shared);
     if (p->switches)
         pasta_log("probes: patches of single modules of context %u were put in or taken out %u times, in %" PRIu64 " us",
