@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 net = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
-samples = torch.randn(1500, 64)
+samples = torch.randn(6000, 64)
 with torch.no_grad():
     for index in range(len(samples)):
-        net(samples[index : index + 1])  # FAULT: 1,500 batches of one
+        net(samples[index : index + 1])  # FAULT: 6,000 batches of one
