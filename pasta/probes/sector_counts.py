@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pasta.compiled import compiled, internal
+from pasta.probes.warp import hashed
 from pasta.processors.rows import combined
 
 if TYPE_CHECKING:
@@ -24,11 +25,8 @@ _FIRST_ROWS = 1 << 14
 
 @internal
 def _hash(kernel, object, sector, warp):  # type: ignore[no-untyped-def]
-    h = (sector ^ (object << np.uint64(32))) * np.uint64(0x9E3779B97F4A7C15)
-    h = (h ^ (h >> np.uint64(29)) ^ warp ^ (kernel << np.uint64(48))) * np.uint64(
-        0xBF58476D1CE4E5B9
-    )
-    return h ^ (h >> np.uint64(32))
+    h = hashed(hashed(np.int64(kernel), np.int64(object)), np.int64(sector))
+    return np.uint64(hashed(h, np.int64(warp)))
 
 
 @compiled(keys=[["u8"]], used="i8", slots=["i4"])

@@ -131,14 +131,9 @@ pasta_probe_decision pasta_probe_takes(const pasta_kernel_launch *l) { return pa
 
 pasta_probe_decision pasta_probe_takes_if(const pasta_kernel_launch *l, bool able) {
     prepare_process();
-    pasta_probe_decision decision = {.probed = true, .shape = PASTA_ABSENT_U32};
-    if (settings.always) {
-        decision.probed = able;
-        decision.missed = !able;
-        return decision;
-    }
+    pasta_probe_decision decision = {.shape = PASTA_ABSENT_U32};
+    if (settings.always) return (pasta_probe_decision){.probed = able, .missed = !able, .shape = PASTA_ABSENT_U32};
     bool open = is_open(l->ordinal), due; /* asked for every launch: it may begin a unit */
-    decision.probed = false;
     if (settings.in_scope && !pasta_scope_fits(l->graph_node != PASTA_ABSENT_U64)) return decision;
     if ((settings.skip || settings.count != UINT64_MAX) &&
         !is_counted(__atomic_fetch_add(&candidates, 1, __ATOMIC_RELAXED)))

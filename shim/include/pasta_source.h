@@ -141,8 +141,8 @@ bool pasta_probe_selects(uint32_t name, const char *symbol);
 pasta_probe_decision pasta_probe_takes(const pasta_kernel_launch *launch);
 /* The same, of a launch that can be probed only if `able`. */
 pasta_probe_decision pasta_probe_takes_if(const pasta_kernel_launch *launch, bool able);
-/* Whether `takes` would say so now, or might where so many `others` are launched at the same time; counts nothing. A
- * budget may begin a window. */
+/* Predicts whether `takes` will probe a launch, without counting it. While other threads launch, too, the ordinal is not
+ * certain: true if any of the next, or last, `others` would do. With a budget, this may open a window. */
 bool pasta_probe_would_take(const pasta_kernel_launch *launch, uint32_t others);
 /* What probes counted in a launch of this shape, an amount that tells launches which did the same from others.
  * Shapes whose launches differ are probed more often.  May wait for another such call. */

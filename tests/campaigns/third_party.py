@@ -333,9 +333,9 @@ class _Trials:
         elif first.status != "0" and not first.stdout and first.stderr:
             found.error = first.stderr.splitlines()[0].decode(errors="replace")
         found.unstable = {
-            x: _describe(x, alone[0], different)
+            x: _describe(x, first, different)
             for x in _ASPECTS
-            if (different := next((y for y in alone if _differs(x, alone[:1], y)), None))
+            if (different := next((y for y in alone if getattr(y, x) != getattr(first, x)), None))
         }
         _remove(directory)
         return found

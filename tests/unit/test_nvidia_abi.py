@@ -170,8 +170,8 @@ STRUCTS: dict[str, tuple[str, dict[str, str]]] = {
         "cuLaunchKernel_params",
         {
             "function": "f",
-            "grid": "gridDimX gridDimY gridDimZ",
-            "block": "blockDimX blockDimY blockDimZ",
+            "config.grid": "gridDimX gridDimY gridDimZ",
+            "config.block": "blockDimX blockDimY blockDimZ",
         },
     ),
     "launch_config": (

@@ -1,4 +1,6 @@
 /* Calls of the CUDA API: managed memory, the profiler's switch, and launches that begin. */
+#include <string.h>
+
 #include "source.h"
 
 void pasta_nv_on_attach(uint32_t id, const pasta_nv_attach *a) {
@@ -32,73 +34,56 @@ static void on_managed(bool prefetch, const pasta_nv_api *call, const managed_ra
 
 static int32_t located(pasta_nv_location l) { return l.type == PASTA_NV_LOCATION_DEVICE ? l.id : PASTA_NO_DEVICE; }
 
-static void on_launching(const pasta_nv_api *call, uint64_t function, const uint32_t grid[3], const uint32_t block[3]) {
-    pasta_nv_calling c = {.function = function};
-    for (int axis = 0; axis < 3; axis++) {
-        c.grid[axis] = grid[axis];
-        c.block[axis] = block[axis];
-    }
-    pasta_nv_probes_calling(call->context, &c);
-}
+/* ---- calls that launch, and that make graphs: a function for each kind of PASTA_NV_LAUNCH_CALLS ---- */
 
-/* False: the call neither launches, nor makes or changes a graph. */
-static bool on_launch_call(uint32_t id, const pasta_nv_api *call) {
-    bool begins = call->site != PASTA_NV_API_EXIT;
-    switch (id) {
-    case PASTA_NV_LAUNCH_KERNEL:
-    case PASTA_NV_LAUNCH_KERNEL_PTSZ:
-    case PASTA_NV_LAUNCH_COOPERATIVE:
-    case PASTA_NV_LAUNCH_COOPERATIVE_PTSZ: {
-        const pasta_nv_launch_kernel *l = call->arguments;
-        if (begins) on_launching(call, l->function, l->grid, l->block);
-        break;
-    }
-    case PASTA_NV_LAUNCH_KERNEL_EX:
-    case PASTA_NV_LAUNCH_KERNEL_EX_PTSZ: {
-        const pasta_nv_launch_kernel_ex *l = call->arguments;
-        if (begins && l->config) on_launching(call, l->function, l->config->grid, l->config->block);
-        break;
-    }
-    case PASTA_NV_LAUNCH_GRAPH:
-    case PASTA_NV_LAUNCH_GRAPH_PTSZ: {
-        const pasta_nv_launch_graph *l = call->arguments;
-        if (begins) pasta_nv_probes_calling(call->context, &(pasta_nv_calling){.graph = l->graph});
-        break;
-    }
-    case PASTA_NV_BEGIN_CAPTURE:
-    case PASTA_NV_BEGIN_CAPTURE_PTSZ:
-    case PASTA_NV_BEGIN_CAPTURE_V2:
-    case PASTA_NV_BEGIN_CAPTURE_V2_PTSZ:
-    case PASTA_NV_BEGIN_CAPTURE_TO:
-    case PASTA_NV_BEGIN_CAPTURE_TO_PTSZ:
-        if (begins || *call->result != 0) pasta_nv_probes_capture(begins);
-        return true;
-    case PASTA_NV_END_CAPTURE:
-    case PASTA_NV_END_CAPTURE_PTSZ:
-        if (!begins) pasta_nv_probes_capture(false);
-        return true;
-    case PASTA_NV_GRAPH_INSTANTIATE:
-    case PASTA_NV_GRAPH_INSTANTIATE_V2:
-    case PASTA_NV_GRAPH_INSTANTIATE_WITH_FLAGS:
-    case PASTA_NV_GRAPH_INSTANTIATE_WITH_PARAMS:
-    case PASTA_NV_GRAPH_INSTANTIATE_WITH_PARAMS_PTSZ:
-        pasta_nv_probes_graph(call->context, begins, true);
-        return true;
-    case PASTA_NV_GRAPH_UPDATE:
-    case PASTA_NV_GRAPH_UPDATE_V2:
-    case PASTA_NV_GRAPH_SET_KERNEL:
-    case PASTA_NV_GRAPH_SET_KERNEL_V2:
-    case PASTA_NV_GRAPH_SET_NODE:
-        pasta_nv_probes_graph(call->context, begins, false);
-        return true;
-    default: return false;
-    }
-    if (!begins) pasta_nv_probes_called();
+static bool begins(const pasta_nv_api *call) { return call->site != PASTA_NV_API_EXIT; }
+
+static bool ended(const pasta_nv_api *call) {
+    if (begins(call)) return false;
+    pasta_nv_probes_called();
     return true;
 }
 
+static void launch(const pasta_nv_api *call, uint64_t function, const pasta_nv_launch_config *config) {
+    pasta_nv_calling what = {.function = function};
+    memcpy(what.grid, config->grid, sizeof what.grid);
+    memcpy(what.block, config->block, sizeof what.block);
+    pasta_nv_probes_calling(call->context, &what);
+}
+
+static void kernel(const pasta_nv_api *call) {
+    const pasta_nv_launch_kernel *l = call->arguments;
+    if (!ended(call)) launch(call, l->function, &l->config);
+}
+
+static void kernel_ex(const pasta_nv_api *call) {
+    const pasta_nv_launch_kernel_ex *l = call->arguments;
+    if (!ended(call) && l->config) launch(call, l->function, l->config);
+}
+
+static void graph(const pasta_nv_api *call) {
+    const pasta_nv_launch_graph *l = call->arguments;
+    if (!ended(call)) pasta_nv_probes_calling(call->context, &(pasta_nv_calling){.graph = l->graph});
+}
+
+static void begin_capture(const pasta_nv_api *call) {
+    if (begins(call) || *call->result != 0) pasta_nv_probes_capture(begins(call));
+}
+
+static void end_capture(const pasta_nv_api *call) {
+    if (!begins(call)) pasta_nv_probes_capture(false);
+}
+
+static void instantiate(const pasta_nv_api *call) { pasta_nv_probes_graph(call->context, begins(call), true); }
+static void change(const pasta_nv_api *call) { pasta_nv_probes_graph(call->context, begins(call), false); }
+
 void pasta_nv_on_driver_call(uint32_t id, const pasta_nv_api *call) {
-    if (on_launch_call(id, call)) return;
+    switch (id) {
+#define CALL(name, kind) case PASTA_NV_##name: kind(call); return;
+        PASTA_NV_LAUNCH_CALLS(CALL)
+#undef CALL
+    default: break;
+    }
     if (id == PASTA_NV_PROFILER_START || id == PASTA_NV_PROFILER_STOP) {
         /* the runtime's function may call this one: an unchanged state is not recorded again */
         if (call->site != PASTA_NV_API_EXIT)

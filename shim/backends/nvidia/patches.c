@@ -9,7 +9,8 @@
  * reading: in the callback of such a launch they would wait forever (580.159: measured). So they are made where the
  * program calls the driver, which has no lock yet. What is launched there is known from earlier launches of the same
  * function, and whether that would be probed is asked in advance. A launch whose module turns out to have no patches is
- * not probed. While work is captured into a graph, patches stay as they are. Nodes are known only when their graph has begun: they ask for what the next launch of the graph needs.
+ * not probed. While work is captured into a graph, patches stay as they are. Nodes are known only when their graph has
+ * begun: they ask for what the next launch of the graph needs.
  *
  * For the same reason nobody waits for `patching` in the callback of a launch: who holds it may wait for that launch.
  *
@@ -66,6 +67,15 @@ static pasta_nv_patched *add_module(pasta_nv_prober *p, uint64_t module) {
     return m;
 }
 
+/* The module after `m`, of all that were loaded; NULL: the first one, or none is left. */
+static pasta_nv_patched *module_after(pasta_nv_prober *p, const pasta_nv_patched *m) {
+    if (m && m->next) return m->next;
+    pasta_nv_patched *found = NULL;
+    for (ptrdiff_t way = m ? bucket_of(p, m->handle) - p->modules + 1 : 0; way < PASTA_NV_MODULES && !found; way++)
+        found = __atomic_load_n(&p->modules[way], __ATOMIC_ACQUIRE);
+    return found;
+}
+
 /* ---- putting patches in and taking them out, with `patching` held ---- */
 
 static void patch(pasta_nv_prober *p, uint64_t module) {
@@ -76,6 +86,7 @@ static void patch(pasta_nv_prober *p, uint64_t module) {
 
 static bool is(const bool *flag) { return __atomic_load_n(flag, __ATOMIC_SEQ_CST); }
 static void set(bool *flag, bool value) { __atomic_store_n(flag, value, __ATOMIC_SEQ_CST); }
+static bool has_some(const pasta_nv_patched *m) { return is(&m->patched) || is(&m->mixed); }
 
 static void begin_switching(void) {
     pthread_mutex_lock(&patching);
@@ -110,7 +121,7 @@ static void take_out(pasta_nv_prober *p, pasta_nv_patched *m) {
     uint64_t begin = pasta_now();
     begin_switching();
     bool patched = is(&m->patched);
-    if (is(&m->loaded) && (patched || is(&m->mixed)) && !p->broken) {
+    if (is(&m->loaded) && has_some(m) && !p->broken) {
         set(&m->patched, false);
         if (__atomic_load_n(&p->under_way, __ATOMIC_SEQ_CST)) {
             set(&m->patched, patched);
@@ -155,20 +166,6 @@ void pasta_nv_probes_module(uint64_t context, uint64_t module, bool loaded) {
 
 /* ---- launches ---- */
 
-/* True at the first launch of each function. */
-static bool is_new(pasta_nv_prober *p, uint64_t function) {
-    uint32_t at = (uint32_t)(function * UINT64_C(0x9e3779b97f4a7c15) >> 51) % PASTA_NV_SEEN;
-    for (uint32_t probe = 0; probe < PASTA_NV_SEEN / 2; probe++, at = (at + 1) % PASTA_NV_SEEN) {
-        uint64_t there = __atomic_load_n(&p->seen[at], __ATOMIC_RELAXED);
-        if (there == function) return false;
-        if (there == 0 && __atomic_compare_exchange_n(&p->seen[at], &there, function, false, __ATOMIC_RELAXED,
-                                                      __ATOMIC_RELAXED))
-            return true;
-        if (there == function) return false;
-    }
-    return false; /* table full: the function keeps its patches */
-}
-
 /* Whether a module with patches should lose them at a launch that is not probed. */
 static bool is_spared(pasta_nv_patched *m, uint64_t ordinal) {
     uint32_t idle = __atomic_add_fetch(&m->idle, 1, __ATOMIC_RELAXED);
@@ -186,21 +183,34 @@ static bool all_patched(pasta_nv_prober *p) {
 static _Thread_local pasta_nv_calling calling; /* of this thread, in progress */
 static uint32_t captures, calls;               /* of all threads, in progress */
 
-static pasta_nv_called *called_of(pasta_nv_prober *p, uint64_t function, bool create) {
-    uint32_t at = (uint32_t)(function * UINT64_C(0x9e3779b97f4a7c15) >> 51) % PASTA_NV_CALLED;
-    for (uint32_t probe = 0; probe < PASTA_NV_CALLED / 2; probe++, at = (at + 1) % PASTA_NV_CALLED) {
-        uint64_t there = __atomic_load_n(&p->called[at].function, __ATOMIC_RELAXED);
-        if (!there && create)
-            __atomic_compare_exchange_n(&p->called[at].function, &there, function, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
-        if (there == function || (!there && create)) return &p->called[at];
-        if (!there) return NULL;
+/* The entry of a function's handle, with `created` created at first use. NULL: there is none, or the table is full: then
+ * launches of the function change no patches. */
+static pasta_nv_called *called_of(pasta_nv_prober *p, uint64_t function, bool *created) {
+    enum { SIZE = 1 << PASTA_NV_FUNCTIONS_LOG2 };
+    uint32_t at = (uint32_t)(function * UINT64_C(0x9e3779b97f4a7c15) >> (64 - PASTA_NV_FUNCTIONS_LOG2));
+    for (uint32_t probe = 0; probe < SIZE / 2; probe++, at = (at + 1) % SIZE) {
+        pasta_nv_called *f = &p->called[at];
+        uint64_t there = __atomic_load_n(&f->function, __ATOMIC_RELAXED);
+        if (!there && !created) return NULL;
+        if (!there && __atomic_compare_exchange_n(&f->function, &there, function, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
+            *created = true;
+            return f;
+        }
+        if (there == function) return f;
     }
-    return NULL; /* table full: launches of the function change no patches */
+    return NULL;
+}
+
+static bool is_new(pasta_nv_prober *p, uint64_t function) {
+    bool created = false;
+    if (function) (void)called_of(p, function, &created);
+    return created;
 }
 
 /* What is launched by the call in progress. */
 static void learn(pasta_nv_prober *p, pasta_nv_patched *m, const pasta_nv_launching *l) {
-    pasta_nv_called *f = calling.function ? called_of(p, calling.function, true) : NULL;
+    bool created;
+    pasta_nv_called *f = calling.function ? called_of(p, calling.function, &created) : NULL;
     if (!f || (__atomic_load_n(&f->module, __ATOMIC_RELAXED) == m && __atomic_load_n(&f->name, __ATOMIC_RELAXED) == l->name))
         return;
     __atomic_store_n(&f->name, l->name, __ATOMIC_RELAXED);
@@ -211,7 +221,7 @@ static void learn(pasta_nv_prober *p, pasta_nv_patched *m, const pasta_nv_launch
 enum { MOST_OTHERS = 64 };
 
 static void function_called(pasta_nv_prober *p, const pasta_nv_calling *call) {
-    pasta_nv_called *f = called_of(p, call->function, false);
+    pasta_nv_called *f = called_of(p, call->function, NULL);
     pasta_nv_patched *m = f ? __atomic_load_n(&f->module, __ATOMIC_ACQUIRE) : NULL;
     if (!m) return;
     pasta_kernel_launch l = {.ordinal = pasta_coming_launch(),
@@ -221,11 +231,11 @@ static void function_called(pasta_nv_prober *p, const pasta_nv_calling *call) {
                              .shared_dynamic = PASTA_ABSENT_U32};
     memcpy(l.grid, call->grid, sizeof l.grid);
     memcpy(l.block, call->block, sizeof l.block);
-    bool selected = __atomic_load_n(&f->selected, __ATOMIC_RELAXED), patched = is(&m->patched);
+    bool selected = __atomic_load_n(&f->selected, __ATOMIC_RELAXED);
     uint32_t others = __atomic_load_n(&calls, __ATOMIC_SEQ_CST) - 1;
     if (selected && pasta_profiling_is_on() && pasta_probe_would_take(&l, others < MOST_OTHERS ? others : MOST_OTHERS)) {
-        if (!patched) put_in(p, m);
-    } else if ((patched || is(&m->mixed)) && is_spared(m, l.ordinal)) {
+        if (!is(&m->patched)) put_in(p, m);
+    } else if (has_some(m) && is_spared(m, l.ordinal)) {
         take_out(p, m);
     }
 }
@@ -233,56 +243,62 @@ static void function_called(pasta_nv_prober *p, const pasta_nv_calling *call) {
 static void graph_called(pasta_nv_prober *p, uint64_t graph) {
     if (!is(&p->asked)) return;
     set(&p->asked, false);
-    for (uint32_t way = 0; way < PASTA_NV_MODULES; way++)
-        for (pasta_nv_patched *m = __atomic_load_n(&p->modules[way], __ATOMIC_ACQUIRE); m; m = m->next) {
-            uint8_t asked = __atomic_load_n(&m->asked, __ATOMIC_ACQUIRE);
-            if (!asked) continue;
-            if (__atomic_load_n(&m->graph, __ATOMIC_RELAXED) != graph) {
-                set(&p->asked, true);
-                continue;
-            }
-            __atomic_store_n(&m->asked, 0, __ATOMIC_RELAXED);
-            asked == PASTA_NV_PUT_IN ? put_in(p, m) : take_out(p, m);
+    for (pasta_nv_patched *m = module_after(p, NULL); m; m = module_after(p, m)) {
+        uint8_t asked = __atomic_load_n(&m->asked, __ATOMIC_ACQUIRE);
+        if (!asked) continue;
+        if (__atomic_load_n(&m->graph, __ATOMIC_RELAXED) != graph) {
+            set(&p->asked, true);
+            continue;
         }
+        __atomic_store_n(&m->asked, 0, __ATOMIC_RELAXED);
+        asked == PASTA_NV_PUT_IN ? put_in(p, m) : take_out(p, m);
+    }
 }
 
-void pasta_nv_patches_calling(pasta_nv_prober *p, const pasta_nv_calling *call) {
+void pasta_nv_probes_calling(uint64_t context, const pasta_nv_calling *call) {
+    pasta_nv_prober *p = pasta_nv_probes_on() ? pasta_nv_prober_of(context) : NULL;
+    if (!p || p->broken) return;
     if (!calling.function && !calling.graph) __atomic_add_fetch(&calls, 1, __ATOMIC_SEQ_CST);
     calling = *call;
     if (all_patched(p) || __atomic_load_n(&captures, __ATOMIC_SEQ_CST)) return;
     call->graph ? graph_called(p, call->graph) : function_called(p, call);
 }
 
+void pasta_nv_probes_called(void) {
+    if (calling.function || calling.graph) __atomic_sub_fetch(&calls, 1, __ATOMIC_SEQ_CST);
+    calling = (pasta_nv_calling){0};
+}
+
 /* Changing patches while some thread captures work into a graph would make the capture invalid. */
-void pasta_nv_patches_capture(bool begins) {
+void pasta_nv_probes_capture(bool begins) {
     uint32_t before = __atomic_load_n(&captures, __ATOMIC_RELAXED), after;
     do {
         after = begins ? before + 1 : before ? before - 1 : 0;
     } while (!__atomic_compare_exchange_n(&captures, &before, after, false, __ATOMIC_SEQ_CST, __ATOMIC_RELAXED));
 }
 
-/* A graph that was made when a kernel had no patches executes illegal instructions once it has (580.159: measured); one
- * that was made with patches follows when they are taken out and put in. So they are put in before. This takes time:
- * modules that have none when a later graph is made are left without. */
-void pasta_nv_patches_graph(pasta_nv_prober *p, bool made) {
-    enum { GRAPHS = 8 };
-    if (all_patched(p)) return;
-    bool put = made && !__atomic_load_n(&captures, __ATOMIC_SEQ_CST) && __atomic_load_n(&p->graphs, __ATOMIC_RELAXED) < GRAPHS;
+/* Puts patches in that are missing; modules that remain without get none again. */
+static void prepare_graph(pasta_nv_prober *p, bool put) {
     bool missing = false;
-    pasta_nv_patches_capture(true); /* nothing changes until the call has ended */
-    for (uint32_t way = 0; way < PASTA_NV_MODULES; way++)
-        for (pasta_nv_patched *m = __atomic_load_n(&p->modules[way], __ATOMIC_ACQUIRE); m; m = m->next) {
-            if (!is(&m->loaded) || is(&m->patched)) continue;
-            missing = true;
-            if (put) put_in(p, m);
-            if (!is(&m->patched)) set(&m->fixed, true);
-        }
+    for (pasta_nv_patched *m = module_after(p, NULL); m; m = module_after(p, m)) {
+        if (!is(&m->loaded) || is(&m->patched)) continue;
+        missing = true;
+        if (put) put_in(p, m);
+        if (!is(&m->patched)) set(&m->fixed, true);
+    }
     if (missing) __atomic_add_fetch(&p->graphs, 1, __ATOMIC_RELAXED);
 }
 
-void pasta_nv_patches_called(void) {
-    if (calling.function || calling.graph) __atomic_sub_fetch(&calls, 1, __ATOMIC_SEQ_CST);
-    calling = (pasta_nv_calling){0};
+/* A graph that was made when a kernel had no patches executes illegal instructions once it has (580.159: measured); one
+ * that was made with patches follows when they are taken out and put in. So they are put in before. This takes time:
+ * modules that have none when a later graph is made are left without. Nothing changes until the call has ended. */
+void pasta_nv_probes_graph(uint64_t context, bool begins, bool made) {
+    enum { GRAPHS = 8 };
+    pasta_nv_prober *p = begins && pasta_nv_probes_on() ? pasta_nv_prober_of(context) : NULL;
+    bool captured = __atomic_load_n(&captures, __ATOMIC_SEQ_CST) != 0;
+    pasta_nv_probes_capture(begins);
+    if (p && !p->broken && !all_patched(p))
+        prepare_graph(p, made && !captured && __atomic_load_n(&p->graphs, __ATOMIC_RELAXED) < GRAPHS);
 }
 
 /* ---- launches in a call ---- */
@@ -293,11 +309,6 @@ bool pasta_nv_patches_ready(pasta_nv_prober *p, const pasta_nv_launch *l) {
     return !m || is(&m->patched);
 }
 
-bool pasta_nv_patches_perhaps(pasta_nv_prober *p, const pasta_nv_launch *l) {
-    pasta_nv_patched *m = module_of(p, l->module);
-    return !m || is(&m->patched) || is(&m->mixed);
-}
-
 static void ask(pasta_nv_prober *p, pasta_nv_patched *m, uint8_t what) {
     if (!calling.graph || is(&m->fixed) || __atomic_load_n(&m->asked, __ATOMIC_RELAXED) >= what) return;
     __atomic_store_n(&m->graph, calling.graph, __ATOMIC_RELAXED);
@@ -305,26 +316,27 @@ static void ask(pasta_nv_prober *p, pasta_nv_patched *m, uint8_t what) {
     set(&p->asked, true);
 }
 
-void pasta_nv_patches_follow(pasta_nv_prober *p, const pasta_nv_launching *l) {
-    if (all_patched(p)) return;
+bool pasta_nv_patches_follow(pasta_nv_prober *p, const pasta_nv_launching *l) {
+    if (all_patched(p)) return true;
     pasta_nv_patched *m = module_of(p, l->launch->module);
-    if (!m) return;
-    if (!l->graph) learn(p, m, l);
-    if (l->decision.wanted) __atomic_add_fetch(&m->wanted, l->decision.wanted, __ATOMIC_RELAXED);
+    if (!m) return true;
     /* a function that is loaded later than its module gets the module's patches, also after they were removed (13.5 on
      * 580.159: measured) */
     if (is_new(p, l->launch->function) && !is(&m->patched)) set(&m->mixed, true);
+    if (!l->graph) learn(p, m, l);
+    if (l->decision.wanted) __atomic_add_fetch(&m->wanted, l->decision.wanted, __ATOMIC_RELAXED);
     if (l->decision.missed) __atomic_add_fetch(&p->unprepared, 1, __ATOMIC_RELAXED);
     if (l->decision.probed) __atomic_store_n(&m->idle, 0, __ATOMIC_RELAXED);
     else if (l->decision.missed) ask(p, m, PASTA_NV_PUT_IN);
-    else if (l->graph && (is(&m->patched) || is(&m->mixed)) && is_spared(m, l->ordinal)) ask(p, m, PASTA_NV_TAKE_OUT);
+    else if (l->graph && has_some(m) && is_spared(m, l->ordinal)) ask(p, m, PASTA_NV_TAKE_OUT);
+    return has_some(m);
 }
 
 void pasta_nv_patches_finish(const pasta_nv_prober *p) {
     /* 580.159: seen; the data of a node should be its own */
     if (p->graphs_shared)
-        pasta_say("probes: in %u launches of CUDA graphs with several kernels, what all of them accessed is counted for the last "
-                  "one, or not at all if that one is not probed: the driver gives their patches the data of the last",
+        pasta_say("probes: in %u launches of CUDA graphs with several kernels, all accesses are counted for the last kernel, or "
+                  "not at all if that kernel is not probed: a limit of the driver",
                   p->graphs_shared);
     if (p->switches)
         pasta_log("probes: patches of single modules of context %u were put in or taken out %u times, in %" PRIu64 " us",

@@ -147,7 +147,7 @@ static void missed(pasta_nv_prober *p) {
                   p->at.context, p->at.device);
 }
 
-/* Without data a kernel that has patches would use those of another launch; a node of a graph, any address. */
+/* A patched kernel that is given no data uses those of an earlier launch; a patched node of a graph reads any address. */
 static void without_data(const pasta_nv_launch *l) {
     (void)pasta_nv.set_launch_data(l->launch, l->function, l->unique_stream, 0);
 }
@@ -172,27 +172,6 @@ static bool give_slot(pasta_nv_prober *p, const pasta_nv_launch *l, uint64_t ord
     if (good && descriptor) PROBED(p, set_launch_data, l->launch, l->function, l->unique_stream, descriptor);
     else without_data(l);
     return kept;
-}
-
-void pasta_nv_probes_calling(uint64_t context, const pasta_nv_calling *call) {
-    if (!pasta_nv_probes_on()) return;
-    pasta_nv_prober *p = pasta_nv_prober_of(context);
-    if (p && !p->broken) pasta_nv_patches_calling(p, call);
-}
-
-void pasta_nv_probes_called(void) { pasta_nv_patches_called(); }
-void pasta_nv_probes_capture(bool begins) { pasta_nv_patches_capture(begins); }
-
-void pasta_nv_probes_graph(uint64_t context, bool begins, bool made) {
-    static _Thread_local bool entered;
-    pasta_nv_prober *p = pasta_nv_probes_on() ? pasta_nv_prober_of(context) : NULL;
-    if (begins && p && !p->broken) {
-        pasta_nv_patches_graph(p, made);
-        entered = true;
-    } else if (!begins && entered) {
-        pasta_nv_patches_capture(false);
-        entered = false;
-    }
 }
 
 /* A launch that was announced is not probed. */
@@ -227,9 +206,9 @@ void pasta_nv_probes_launch(const pasta_nv_launch *l, uint32_t name, uint64_t or
         pasta_probe_waited();
         pasta_nv_readback_at_once(p);
     }
-    pasta_nv_patches_follow(p, &(pasta_nv_launching){l, ordinal, name, graph, selected, decision});
+    bool patched = pasta_nv_patches_follow(p, &(pasta_nv_launching){l, ordinal, name, graph, selected, decision});
     if (!decision.probed) {
-        if (pasta_nv_patches_perhaps(p, l)) without_data(l);
+        if (patched) without_data(l);
     } else if (!give_slot(p, l, ordinal, graph, decision.shape)) {
         __atomic_sub_fetch(&p->under_way, 1, __ATOMIC_ACQ_REL);
     }

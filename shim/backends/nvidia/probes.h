@@ -14,8 +14,7 @@ enum {
     PASTA_NV_SLOTS = 64, /* launches in a batch; a marker's byte counts them */
     PASTA_NV_MARKERS = 1 << 16,
     PASTA_NV_COPIED = 32,
-    PASTA_NV_SEEN = 1 << 13, /* functions of a context */
-    PASTA_NV_CALLED = 1 << 13,
+    PASTA_NV_FUNCTIONS_LOG2 = 14, /* of a context */
     PASTA_NV_MODULES = 1 << 10, /* ways of the table of modules */
     PASTA_NV_MAX_WORDS = 64, /* of an object's row */
     PASTA_NV_WAYS = 64, /* of the table of streams */
@@ -104,10 +103,11 @@ typedef struct pasta_nv_patched {
 
 enum { PASTA_NV_TAKE_OUT = 1, PASTA_NV_PUT_IN = 2 };
 
-/* A function as the program names it in its calls, and what its last launch told of it. */
+/* A handle of a function that was launched. If the program names the function by it in its calls, also what is known of
+ * the function from its last launch. */
 typedef struct pasta_nv_called {
     uint64_t function; /* 0: free */
-    pasta_nv_patched *module;
+    pasta_nv_patched *module; /* NULL: not known */
     uint32_t name, selected;
 } pasta_nv_called;
 
@@ -119,8 +119,7 @@ typedef struct pasta_nv_prober {
     pasta_nv_patched *modules[PASTA_NV_MODULES]; /* of the program, hashed */
     uint32_t switches; /* of patches of single modules, and the time that they took, ns; under the lock of patching */
     uint64_t switching;
-    uint64_t seen[PASTA_NV_SEEN]; /* functions that were launched, hashed */
-    pasta_nv_called called[PASTA_NV_CALLED];
+    pasta_nv_called called[1 << PASTA_NV_FUNCTIONS_LOG2]; /* hashed */
     uint32_t graphs;     /* that were made with patches put in for them */
     bool asked;          /* some module is asked for something */
     uint32_t graphs_shared; /* launches of graphs whose kernels share what they count */
@@ -191,12 +190,6 @@ void pasta_nv_batch_recycle(pasta_nv_batch *b); /* everything in it was read */
 
 /* ---- patches.c ---- */
 bool pasta_nv_add_patches(pasta_nv_prober *p);
-/* Installs or removes the patches of modules that the call needs. */
-void pasta_nv_patches_calling(pasta_nv_prober *p, const pasta_nv_calling *call);
-void pasta_nv_patches_called(void);
-void pasta_nv_patches_capture(bool begins);
-void pasta_nv_patches_graph(pasta_nv_prober *p, bool made); /* a call that makes or changes one begins */
-bool pasta_nv_patches_perhaps(pasta_nv_prober *p, const pasta_nv_launch *launch); /* the kernel may have patches */
 bool pasta_nv_patches_ready(pasta_nv_prober *p, const pasta_nv_launch *launch); /* which has announced itself */
 typedef struct pasta_nv_launching {
     const pasta_nv_launch *launch;
@@ -205,7 +198,8 @@ typedef struct pasta_nv_launching {
     bool graph, selected;
     pasta_probe_decision decision;
 } pasta_nv_launching;
-void pasta_nv_patches_follow(pasta_nv_prober *p, const pasta_nv_launching *l);
+/* Notes a launch, and what its graph needs next. True: its kernel may have patches. */
+bool pasta_nv_patches_follow(pasta_nv_prober *p, const pasta_nv_launching *l);
 void pasta_nv_patches_finish(const pasta_nv_prober *p);
 
 /* ---- results.c ---- */

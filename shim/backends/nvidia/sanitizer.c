@@ -75,35 +75,11 @@ static bool known_layout(void) {
 
 /* ---- subscription ---- */
 
-/* Calls that launch, and those that make graphs. */
 static bool enable_launch_calls(void) {
     static const uint32_t calls[] = {
-        PASTA_NV_LAUNCH_KERNEL,
-        PASTA_NV_LAUNCH_KERNEL_PTSZ,
-        PASTA_NV_LAUNCH_KERNEL_EX,
-        PASTA_NV_LAUNCH_KERNEL_EX_PTSZ,
-        PASTA_NV_LAUNCH_COOPERATIVE,
-        PASTA_NV_LAUNCH_COOPERATIVE_PTSZ,
-        PASTA_NV_LAUNCH_GRAPH,
-        PASTA_NV_LAUNCH_GRAPH_PTSZ,
-        PASTA_NV_BEGIN_CAPTURE,
-        PASTA_NV_BEGIN_CAPTURE_PTSZ,
-        PASTA_NV_BEGIN_CAPTURE_V2,
-        PASTA_NV_BEGIN_CAPTURE_V2_PTSZ,
-        PASTA_NV_BEGIN_CAPTURE_TO,
-        PASTA_NV_BEGIN_CAPTURE_TO_PTSZ,
-        PASTA_NV_END_CAPTURE,
-        PASTA_NV_END_CAPTURE_PTSZ,
-        PASTA_NV_GRAPH_INSTANTIATE,
-        PASTA_NV_GRAPH_INSTANTIATE_V2,
-        PASTA_NV_GRAPH_INSTANTIATE_WITH_FLAGS,
-        PASTA_NV_GRAPH_INSTANTIATE_WITH_PARAMS,
-        PASTA_NV_GRAPH_INSTANTIATE_WITH_PARAMS_PTSZ,
-        PASTA_NV_GRAPH_UPDATE,
-        PASTA_NV_GRAPH_UPDATE_V2,
-        PASTA_NV_GRAPH_SET_KERNEL,
-        PASTA_NV_GRAPH_SET_KERNEL_V2,
-        PASTA_NV_GRAPH_SET_NODE,
+#define CALL(name, kind) PASTA_NV_##name,
+        PASTA_NV_LAUNCH_CALLS(CALL)
+#undef CALL
     };
     for (size_t i = 0; i < sizeof calls / sizeof *calls; i++)
         if (!SUCCEEDED(enable_callback, 1, pasta_nv.subscriber, PASTA_NV_DRIVER, calls[i])) return false;

@@ -258,15 +258,44 @@ typedef struct pasta_nv_external {
 } pasta_nv_external;
 
 /* Arguments of driver functions, as in API callbacks: in the order of the call. */
-/* The beginnings of the arguments of launches. */
-typedef struct pasta_nv_launch_kernel {
-    uint64_t function;
-    uint32_t grid[3], block[3];
-} pasta_nv_launch_kernel;
+/* Calls of the driver that launch kernels, or make or change graphs: name, kind. */
+#define PASTA_NV_LAUNCH_CALLS(X)                        \
+    X(LAUNCH_KERNEL, kernel)                            \
+    X(LAUNCH_KERNEL_PTSZ, kernel)                       \
+    X(LAUNCH_COOPERATIVE, kernel)                       \
+    X(LAUNCH_COOPERATIVE_PTSZ, kernel)                  \
+    X(LAUNCH_KERNEL_EX, kernel_ex)                      \
+    X(LAUNCH_KERNEL_EX_PTSZ, kernel_ex)                 \
+    X(LAUNCH_GRAPH, graph)                              \
+    X(LAUNCH_GRAPH_PTSZ, graph)                         \
+    X(BEGIN_CAPTURE, begin_capture)                     \
+    X(BEGIN_CAPTURE_PTSZ, begin_capture)                \
+    X(BEGIN_CAPTURE_V2, begin_capture)                  \
+    X(BEGIN_CAPTURE_V2_PTSZ, begin_capture)             \
+    X(BEGIN_CAPTURE_TO, begin_capture)                  \
+    X(BEGIN_CAPTURE_TO_PTSZ, begin_capture)             \
+    X(END_CAPTURE, end_capture)                         \
+    X(END_CAPTURE_PTSZ, end_capture)                    \
+    X(GRAPH_INSTANTIATE, instantiate)                   \
+    X(GRAPH_INSTANTIATE_V2, instantiate)                \
+    X(GRAPH_INSTANTIATE_WITH_FLAGS, instantiate)        \
+    X(GRAPH_INSTANTIATE_WITH_PARAMS, instantiate)       \
+    X(GRAPH_INSTANTIATE_WITH_PARAMS_PTSZ, instantiate)  \
+    X(GRAPH_UPDATE, change)                             \
+    X(GRAPH_UPDATE_V2, change)                          \
+    X(GRAPH_SET_KERNEL, change)                         \
+    X(GRAPH_SET_KERNEL_V2, change)                      \
+    X(GRAPH_SET_NODE, change)
 
+/* The beginnings of their arguments. */
 typedef struct pasta_nv_launch_config {
     uint32_t grid[3], block[3];
 } pasta_nv_launch_config;
+
+typedef struct pasta_nv_launch_kernel {
+    uint64_t function;
+    pasta_nv_launch_config config;
+} pasta_nv_launch_kernel;
 
 typedef struct pasta_nv_launch_kernel_ex {
     const pasta_nv_launch_config *config;

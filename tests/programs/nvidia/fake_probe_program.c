@@ -219,8 +219,8 @@ static void call(uint32_t id, const void *arguments, bool ends) {
 
 static pasta_nv_launch_kernel arguments_of(const pasta_nv_launch *l) {
     pasta_nv_launch_kernel a = {.function = l->function};
-    memcpy(a.grid, l->grid, sizeof a.grid);
-    memcpy(a.block, l->block, sizeof a.block);
+    memcpy(a.config.grid, l->grid, sizeof a.config.grid);
+    memcpy(a.config.block, l->block, sizeof a.config.block);
     return a;
 }
 
