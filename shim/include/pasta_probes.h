@@ -16,6 +16,8 @@ enum {
     PASTA_PROBE_PLANES = 4,
     PASTA_PROBE_CLUSTERS = 4,
     PASTA_PROBE_TRIES = 16, /* rows of a hash table of objects that are looked at */
+    PASTA_PROBE_NODES = 1 << 16, /* rows of a table of nodes of graphs, by the lowest bits of the grid's number */
+    PASTA_PROBE_IS_NODE = 1, /* in a callback's user data: see pasta_probe_launch */
     PASTA_PROBE_BASE_SHIFT = 17,
     PASTA_PROBE_PC_BITS = 49, /* of addresses of instructions, which are multiples of 16 */
     PASTA_PROBE_BUCKETS = 1 << 24, /* of a cluster, at most */
@@ -26,7 +28,8 @@ enum {
 #define PASTA_PROBE_NOWHERE 0xffffffff /* a base that no cluster has */
 
 /* A callback's user data: one per launch.  What a patch reads of every access is first, in pieces of
- * 16 bytes: every lane reads the first, one of the warp the second. */
+ * 16 bytes: every lane reads the first, one of the warp the second. Kernels in graphs have instead the address
+ * of uint64_t[PASTA_PROBE_NODES], plus PASTA_PROBE_IS_NODE: addresses of launches; 0: not probed. */
 typedef struct pasta_probe_launch {
     uint32_t base;        /* of pasta_object_cluster 0, in units of 1 << PASTA_PROBE_BASE_SHIFT, or … */
     uint32_t shape;       /* … PASTA_PROBE_NOWHERE; its last bucket << 8 | its shift */

@@ -221,7 +221,8 @@ def test_a_shadow_is_pairs_on_a_gpu() -> None:
     assert (shadow.rows, shadow.words, shadow.stripes) == (1 << 21, 1, 0)
     assert pcs.stripes and keys.stripes
     text, _ = write(layout, instances_of([tool]), "13.5")
-    assert "shadow_exchange(table, lshr(address, 2), 2097152, value)" in text
+    call = "shadow_exchange(table, lshr(address, 2), 2097152, table + 33554432, 1048576, value)"
+    assert call in text
     assert "epoch = load_u64(user + L_EPOCH)" in text
 
 

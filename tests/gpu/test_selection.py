@@ -137,9 +137,6 @@ def test_samples_of_a_captured_graph(streams: str, profiled: Run) -> None:
     assert sum(row["estimate"] for row in found.values()) == 2 * (20 * 2 + 10 * 4) * OF_BLOCK
 
 
-@pytest.mark.xfail(
-    reason="driver 580: the nodes of a graph share the data of the last one", strict=True
-)
 def test_kernels_of_a_graph_have_their_own_counts(streams: str, profiled: Run) -> None:
     found = kernels(profiled(streams, "graph", options=("-t", "access_count")))
     for row in found.values():

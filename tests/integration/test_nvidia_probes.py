@@ -107,6 +107,12 @@ class Script:
         for _ in range(nodes):
             self._played(accesses, counts)
 
+    def mixed(self, stream: int, nodes: int, *accesses: Access) -> None:
+        """A graph whose second, fourth, … nodes are not selected."""
+        self.say("mixed", stream, nodes, *_texts(accesses))
+        for number in range(nodes):
+            self._played(accesses, number % 2 == 0)
+
     def fail(self, stream: int) -> None:
         self.say("fail", stream)
         self._played((), True)
@@ -358,6 +364,15 @@ def test_graph(play: Play) -> None:
     script.launch(S, (0x200000000, 6, 0x10))
     script.graph(S, 3, (0x200000000, 7, 0x10))
     expect(play(script), script)
+
+
+def test_nodes_of_a_graph_have_their_own_counts(play: Play) -> None:
+    """Also if the last one is not probed, and in graphs with more nodes than a batch has slots."""
+    script = Script()
+    script.alloc(0x200000000, 1 << 20)
+    for number, nodes in enumerate((1, 2, 300, 2, 700, 64, 701)):
+        script.mixed(S, nodes, (0x200000000, number + 1, 0x10))
+    assert_counted(play(script, "-k", r"^played\("), script)
 
 
 @pytest.mark.parametrize("last", [False, True])

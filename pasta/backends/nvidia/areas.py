@@ -32,6 +32,13 @@ class Hash:
     words: int
     stripes: int = 16
 
+    @property
+    def claims(self) -> int:
+        """Offset in bytes of the number of keys that have a row, behind all of them."""
+        if not self.stripes:
+            return 2 * WORD * self.rows
+        return WORD * (self.rows + self.stripes * (self.rows + 1) * self.words)
+
 
 @dataclass
 class Areas:

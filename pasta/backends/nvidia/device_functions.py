@@ -10,8 +10,10 @@ address of the launch's descriptor, a `pasta_probe_launch`.
 from pasta.backends.nvidia.intrinsics import (
     activemask,
     any_sync,
+    atomic_add_u64,
     atomic_cas_u64,
     atomic_exchange_u64,
+    atomic_fetch_add_u64,
     ballot_sync,
     bytes_of,
     find,
@@ -32,13 +34,16 @@ from pasta.backends.nvidia.structs import constants
 
 __all__ = [
     "bank_ways", "copied_bytes", "equal_lanes", "find_group", "group_max", "group_sum", "hash_row",
-    "lane_groups", "pair_row", "shadow_exchange", "stripe_of", "touch_word",
+    "hash_row_bounded", "lane_groups", "pair_row", "shadow_exchange", "stripe_of", "touch_word",
 ]  # fmt: skip
 
 _CONSTANTS = constants()
 _SLOT = _CONSTANTS["L_SLOT"]
-#: Rows of a shadow that are looked at for a key.
-_SHADOW_TRIES = 64
+_MIX = -7046029254386353131
+#: Rows that are looked at for a key of a bounded table, of which at least half are free.
+_KEY_TRIES = 64
+#: More lanes than a device runs at once.
+_LANES = 1 << 19
 _UNIT_SHIFT = _CONSTANTS["BASE_SHIFT"]
 _PC_BITS, _OBJECT_BITS = _CONSTANTS["PC_BITS"], 67 - _CONSTANTS["PC_BITS"]
 _PAIR_TRIES = 64
@@ -56,7 +61,7 @@ def claim(table: int, shift: int, key: int, rows: int, tries: int) -> int:
     """Row of a key, not 0, in a table of 1 << `shift` bytes per row, which begin with the key;
     claimed if new. `rows`, a power of two, if none of `tries` is free."""
     mask = rows - 1
-    row = lshr(times(key - 1, -7046029254386353131), 40) & mask
+    row = lshr(times(key - 1, _MIX), 40) & mask
     for _ in range(tries):
         at = table + (row << shift)
         there = load_u64(at)
@@ -71,17 +76,90 @@ def claim(table: int, shift: int, key: int, rows: int, tries: int) -> int:
 
 
 @device_function
-def hash_row(table: int, key: int, rows: int, tries: int) -> int:
-    """Row of a key in a table of the run, claimed if new; the last one, `rows`, if none of `tries`
-    is free."""
-    return claim(table, 3, key + 1, rows, tries)
+def place_of(at: int, shift: int, key: int) -> int:
+    """Which of four rows has a key; 4: none."""
+    for i in range(4):
+        if load_u64_volatile(at + (i << shift)) == key:
+            return i
+    return 4
 
 
 @device_function
-def shadow_exchange(table: int, key: int, rows: int, value: int) -> tuple[int, int]:
+def claim_one(at: int, shift: int, key: int, first: int, claims: int, most: int) -> int:
+    """Claim one of four rows from `first` on. Returns which; 4: others have them; 5: `most` rows of
+    the table are claimed."""
+    held = 0
+    claimed = load_u64_volatile(claims)
+    if claimed + _LANES >= most:  # a place is taken first: all lanes may claim at once
+        if claimed < most:
+            held = int(atomic_fetch_add_u64(claims, 1) < most)
+            if held == 0:
+                atomic_add_u64(claims, -1)
+        if held == 0:
+            i = place_of(at, shift, key)  # what was loaded before may be out of date
+            return i if i < 4 else 5
+    found = 4
+    for i in range(first, 4):
+        there = atomic_cas_u64(at + (i << shift), 0, key)
+        if there == 0:
+            if held == 0:
+                atomic_add_u64(claims, 1)
+            return i
+        if there == key:
+            found = i
+            break
+    if held != 0:
+        atomic_add_u64(claims, -1)
+    return found
+
+
+@device_function
+def claim_bounded(
+    table: int, shift: int, key: int, rows: int, tries: int, claims: int, most: int
+) -> int:
+    """The same for a table in which at most `most` rows are claimed, whose number is at `claims`: a
+    full one would need all tries for each new key. Four rows, a multiple of which there are, are
+    loaded at once: a warp waits for the lane that needs most."""
+    mask = rows - 1
+    row = lshr(times(key - 1, _MIX), 40) & mask & ~3
+    for _ in range(tries >> 2):
+        at = table + (row << shift)
+        a = load_u64(at)
+        b = load_u64(at + (1 << shift))
+        c = load_u64(at + (2 << shift))
+        d = load_u64(at + (3 << shift))
+        if (a == key) | (b == key) | (c == key) | (d == key):
+            return row + (b == key) + 2 * (c == key) + 3 * (d == key)
+        if (a == 0) | (b == 0) | (c == 0) | (d == 0):
+            first = (a != 0) + ((a != 0) & (b != 0)) + ((a != 0) & (b != 0) & (c != 0))
+            i = claim_one(at, shift, key, first, claims, most)
+            if i < 4:
+                return row + i
+            if i == 5:
+                return rows
+        row = (row + 4) & mask
+    return rows
+
+
+@device_function
+def hash_row(table: int, key: int, rows: int) -> int:
+    """Row of a key in a table of the run, claimed if new; the last one, `rows`, if it is full."""
+    return claim(table, 3, key + 1, rows, rows)
+
+
+@device_function
+def hash_row_bounded(table: int, key: int, rows: int, claims: int, most: int) -> int:
+    """The same for at most `most` keys; nearly all of them have a row within some tries."""
+    return claim_bounded(table, 3, key + 1, rows, _KEY_TRIES, claims, most)
+
+
+@device_function
+def shadow_exchange(
+    table: int, key: int, rows: int, claims: int, most: int, value: int
+) -> tuple[int, int]:
     """Replace the value of a key in a table of pairs. Returns the previous value, 0 for the first,
     and whether the key has a row."""
-    row = claim(table, 4, key + 1, rows, _SHADOW_TRIES)
+    row = claim_bounded(table, 4, key + 1, rows, _KEY_TRIES, claims, most)
     if row == rows:
         return 0, 0
     return atomic_exchange_u64(table + (row << 4) + 8, value), 1

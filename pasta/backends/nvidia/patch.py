@@ -119,7 +119,8 @@ def patch_text(
     fields = {field for each in called for field in each.probe.fields}
     if "launch" in fields:
         raise ToolError("access.launch is not known on the GPU", remedy='count by="launch" instead')
-    lines = ["if user == 0:", "    return 0", *_arguments(kind, signature), "mask = activemask()"]
+    lines = ["user = launch_of(user)", "if user == 0:", "    return 0"]
+    lines += [*_arguments(kind, signature), "mask = activemask()"]
     if fields & {"lane", "ways"} or kind in _UNIFORM:
         lines.append("lane = lane_id()")
     lines += _guard(called, layout)
@@ -157,8 +158,9 @@ def patch_text(
     return f"def {name}({arguments}):\n{text}"
 
 
-#: Fields that cost next to nothing, and are equal in all lanes.
-_CHEAP = {"block", "warp", "sm", "epoch"}
+#: Fields that cost next to nothing; and those of all lanes of the access, which some may leave.
+_CHEAP = {"block", "warp", "sm", "epoch", "address", "bytes"}
+_OF_LANES = {"leader", "lanes", "warp_bytes", "sectors", "ideal_sectors", "ways", "ideal_ways"}
 
 
 def _guard(called: Sequence[Instance], layout: Layout) -> list[str]:
@@ -173,10 +175,10 @@ def _guard(called: Sequence[Instance], layout: Layout) -> list[str]:
         return []
     names = {node.id for node in ast.walk(first.test) if isinstance(node, ast.Name)}
     fields = names & {*each.probe.fields}
-    if not fields <= _CHEAP:
+    if not fields <= _CHEAP or _OF_LANES & {*each.probe.fields}:
         return []
-    lines = [_FIELDS[field] for field in sorted(fields)]
-    return [*lines, f"if {ast.unparse(first.test)}:", "    return 0"]
+    lines = [_FIELDS[field] for field in sorted(fields) if field in _FIELDS]
+    return [*lines, f"if {ast.unparse(first.test)}:", "    return 0", "mask = activemask()"]
 
 
 def _calls(

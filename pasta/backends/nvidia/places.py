@@ -401,8 +401,8 @@ class _HashWords(Place[P]):
     """Words of each key in a hash table of the run."""
 
     offset = 0
-    #: Rows that are looked at for a key.
-    tries: ClassVar[int] = 1 << 30
+    #: Keys that have a row at most; 0: as many as there are rows.
+    most = 0
 
     @property
     def index(self) -> int:
@@ -411,6 +411,10 @@ class _HashWords(Place[P]):
 
     def _body(self, key: str, group: list[str], behind: str = "") -> list[str]:
         table: Hash = self.areas.hashes[self.index]
+        row = f"hash_row(table, {key}, {table.rows})"
+        if self.most:
+            claims = f"table + {table.claims}"
+            row = f"hash_row_bounded(table, {key}, {table.rows}, {claims}, {self.most})"
         stripe = (table.rows + 1) * table.words * WORD
         at = (
             f"table + {table.rows * WORD + self.offset * WORD} + {table.words * WORD} * row "
@@ -423,7 +427,7 @@ class _HashWords(Place[P]):
             *group,
             "SUMS",
             _ADDS,
-            f"    row = hash_row(table, {key}, {table.rows}, {min(table.rows, self.tries)})",
+            f"    row = {row}",
             f"    at = {at}",
             "    ADD",
         ]
@@ -476,12 +480,10 @@ class PcWords(_HashWords[PerPc]):
 class KeyWords(_HashWords[PerKey]):
     """A word for each key, in the map's own table."""
 
-    #: Up to the capacity every second row is free: more tries would only cost later keys.
-    tries = 256
-
     def allocate(self) -> None:
-        """Take a table with at least twice as many rows as the map's capacity."""
-        rows = 1 << (2 * self.request.capacity - 1).bit_length()
+        """Take a table with at least four times as many rows as the map's capacity."""
+        self.most = self.request.capacity
+        rows = max(4, 1 << (4 * self.most - 1).bit_length())
         self._number = len(self.areas.key_tables)
         self.areas.key_tables.append(Hash(rows, 1))
 
@@ -510,9 +512,10 @@ class ShadowWords(Place[PerAddress]):
 
     def allocate(self) -> None:
         """Take a table with at least twice as many rows as granules, and a word of the slot."""
-        self._rows = 1 << (2 * self.request.capacity - 1).bit_length()
+        rows = max(4, 1 << (2 * self.request.capacity - 1).bit_length())
+        self._table = Hash(rows, 1, 0)
         self._number = len(self.areas.key_tables)
-        self.areas.key_tables.append(Hash(self._rows, 1, 0))
+        self.areas.key_tables.append(self._table)
         self.lost = self.areas.take("slot", 1)
 
     def body(self) -> list[str]:
@@ -524,7 +527,8 @@ class ShadowWords(Place[PerAddress]):
             "previous, found = 0, 0",
             "if table != 0:",
             "    previous, found = "
-            f"shadow_exchange(table, lshr(address, {shift}), {self._rows}, value)",
+            f"shadow_exchange(table, lshr(address, {shift}), {self._table.rows}, "
+            f"table + {self._table.claims}, {self.request.capacity}, value)",
             "if found == 0:",
             f"    atomic_add_u64(stripe_of(env[USER]) + {WORD * self.lost}, 1)",
             "return previous",

@@ -333,11 +333,6 @@ bool pasta_nv_patches_follow(pasta_nv_prober *p, const pasta_nv_launching *l) {
 }
 
 void pasta_nv_patches_finish(const pasta_nv_prober *p) {
-    /* 580.159: seen; the data of a node should be its own */
-    if (p->graphs_shared)
-        pasta_say("probes: in %u launches of CUDA graphs with several kernels, all accesses are counted for the last kernel, or "
-                  "not at all if that kernel is not probed: a limit of the driver",
-                  p->graphs_shared);
     if (p->switches)
         pasta_log("probes: patches of single modules of context %u were put in or taken out %u times, in %" PRIu64 " us",
                   p->at.context, p->switches, p->switching / 1000);

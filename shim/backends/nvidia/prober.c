@@ -58,7 +58,8 @@ uint64_t pasta_nv_device_memory(pasta_nv_prober *p, uint64_t bytes) {
     return 0; /* the device is full: the caller does with less */
 }
 
+/* Behind the rows is the number of those that have a key. */
 uint64_t pasta_nv_hash_bytes(const pasta_nv_hash *h) {
-    if (!h->stripes) return 2 * h->rows * sizeof(uint64_t);
-    return h->rows * sizeof(uint64_t) + h->stripes * (h->rows + 1) * h->words * sizeof(uint64_t);
+    uint64_t words = h->stripes ? h->rows + h->stripes * (h->rows + 1) * h->words : 2 * h->rows;
+    return (words + 1) * sizeof(uint64_t);
 }

@@ -29,7 +29,7 @@ static _Thread_local struct {
         uint32_t begun;
     } *nodes;
     size_t node_count, node_room;
-    uint32_t kernels; /* nodes of the graph launch that are kernels, probed or not */
+    pasta_nv_nodes *table; /* of that graph launch */
 } here;
 
 /* ---- setup ---- */
@@ -147,9 +147,13 @@ static void missed(pasta_nv_prober *p) {
                   p->at.context, p->at.device);
 }
 
-/* A patched kernel that is given no data uses those of an earlier launch; a patched node of a graph reads any address. */
-static void without_data(const pasta_nv_launch *l) {
+/* Gives a patched launch its data; a descriptor of 0: it is not probed. Without data a kernel uses those of an earlier
+ * launch, and a node of a graph reads any address. */
+static bool give_data(pasta_nv_prober *p, const pasta_nv_launch *l, bool graph, uint64_t descriptor) {
+    uint64_t data = graph && !p->broken ? pasta_nv_nodes_data(p, &here.table, l, descriptor) : descriptor;
+    if (data) return PROBED(p, set_launch_data, l->launch, l->function, l->unique_stream, data) && descriptor;
     (void)pasta_nv.set_launch_data(l->launch, l->function, l->unique_stream, 0);
+    return false;
 }
 
 /* Assigns a slot to a probed launch in progress.  False: no slot, and no launch end. */
@@ -162,15 +166,13 @@ static bool give_slot(pasta_nv_prober *p, const pasta_nv_launch *l, uint64_t ord
         pasta_nv_version_release(v);
         pthread_mutex_unlock(&pasta_nv_probes_lock);
         missed(p);
-        without_data(l);
+        (void)give_data(p, l, graph, 0);
         return false;
     }
     b->shapes[slot] = shape;
     bool kept = remember(b, l, graph), good = kept && (!v || pasta_nv_version_copy(p, v, l->unique_stream));
     pasta_nv_trace_launch(p, b->first_epoch + (uint32_t)slot, ordinal);
-    uint64_t descriptor = pasta_nv_batch_descriptor(b, (uint32_t)slot, v);
-    if (good && descriptor) PROBED(p, set_launch_data, l->launch, l->function, l->unique_stream, descriptor);
-    else without_data(l);
+    if (!give_data(p, l, graph, good ? pasta_nv_batch_descriptor(b, (uint32_t)slot, v) : 0)) missed(p);
     return kept;
 }
 
@@ -194,11 +196,10 @@ void pasta_nv_probes_launch(const pasta_nv_launch *l, uint32_t name, uint64_t or
                             pasta_probe_decision decision) {
     if (!decision.probed) passed();
     here.announced = NULL;
-    here.kernels += graph;
     pasta_nv_prober *p = pasta_nv_prober_of(l->context);
     if (!p) return;
     if (PASTA_UNLIKELY(p->broken)) {
-        without_data(l);
+        (void)give_data(p, l, graph, 0);
         return;
     }
     if (PASTA_UNLIKELY(here.waited == p)) {
@@ -208,7 +209,7 @@ void pasta_nv_probes_launch(const pasta_nv_launch *l, uint32_t name, uint64_t or
     }
     bool patched = pasta_nv_patches_follow(p, &(pasta_nv_launching){l, ordinal, name, graph, selected, decision});
     if (!decision.probed) {
-        if (patched) without_data(l);
+        if (patched) (void)give_data(p, l, graph, 0);
     } else if (!give_slot(p, l, ordinal, graph, decision.shape)) {
         __atomic_sub_fetch(&p->under_way, 1, __ATOMIC_ACQ_REL);
     }
@@ -222,10 +223,9 @@ static void ended(pasta_nv_batch *b, uint32_t launches) {
 void pasta_nv_probes_launched(uint64_t launch, bool graph) {
     if (!pasta_nv_probes_on()) return;
     if (graph) {
-        if (here.node_count && here.kernels > 1)
-            __atomic_add_fetch(&here.nodes[0].batch->owner->graphs_shared, 1, __ATOMIC_RELAXED);
+        pasta_nv_nodes_end(&here.table);
         for (size_t i = 0; i < here.node_count; i++) ended(here.nodes[i].batch, here.nodes[i].begun);
-        here.node_count = here.kernels = 0;
+        here.node_count = 0;
     } else if (here.batch && here.launch == launch) {
         pasta_nv_batch *b = here.batch;
         here.batch = NULL;
@@ -247,6 +247,7 @@ void pasta_nv_probes_stream_destroyed(uint64_t context, uint64_t stream) {
     if (!p || p->broken) return;
     mark_all(p, true, stream);
     pasta_nv_batches_close(p, stream);
+    pasta_nv_nodes_close(p, stream);
 }
 
 void pasta_nv_probes_synchronized(uint64_t context) {

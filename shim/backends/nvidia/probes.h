@@ -1,4 +1,4 @@
-/* Between the files of the probes.  Lowest first: plan, prober · versions, trace · batches, patches · results ·
+/* Between the files of the probes.  Lowest first: plan, prober · versions, trace · batches, nodes, patches · results ·
  * readback · probes. */
 #ifndef PASTA_NVIDIA_PROBES_H
 #define PASTA_NVIDIA_PROBES_H
@@ -87,6 +87,7 @@ typedef struct pasta_nv_batch {
 } pasta_nv_batch;
 
 typedef struct pasta_nv_tracer pasta_nv_tracer;
+typedef struct pasta_nv_nodes pasta_nv_nodes; /* nodes.c */
 
 /* A module, and whether it has patches (patches.c). */
 typedef struct pasta_nv_patched {
@@ -122,7 +123,6 @@ typedef struct pasta_nv_prober {
     pasta_nv_called called[1 << PASTA_NV_FUNCTIONS_LOG2]; /* hashed */
     uint32_t graphs;     /* that were made with patches put in for them */
     bool asked;          /* some module is asked for something */
-    uint32_t graphs_shared; /* launches of graphs whose kernels share what they count */
     uint32_t unprepared; /* launches that were not probed because their module had no patches */
     uint32_t under_way; /* probed launches between begin and end */
     bool broken, ended, short_of_memory;
@@ -135,6 +135,8 @@ typedef struct pasta_nv_prober {
     uint64_t hashes[PASTA_PROBE_HASHES], planes[PASTA_PROBE_PLANES], bins;
     pasta_nv_version *version, *versions;
     pasta_nv_batch *batches, *spare, *current[PASTA_NV_WAYS];
+    pasta_nv_nodes *nodes;
+    bool crowded; /* a graph has more nodes than fit */
     /* of the thread that reads back */
     uint64_t own_stream; /* handle; 0: none yet */
     uint32_t stream_tries;
@@ -187,6 +189,13 @@ void pasta_nv_batch_ended(pasta_nv_batch *b, uint32_t launches); /* their calls 
 void pasta_nv_batches_mark(pasta_nv_prober *p, bool last, uint64_t stream);
 void pasta_nv_batches_close(pasta_nv_prober *p, uint64_t stream); /* the stream is destroyed */
 void pasta_nv_batch_recycle(pasta_nv_batch *b); /* everything in it was read */
+
+/* ---- nodes.c ---- */
+/* What a node of a graph in progress is given: `descriptor` of its slot, or 0 if it is not probed. `mine`: the table of
+ * this thread, until the end. 0: none, or no memory. */
+uint64_t pasta_nv_nodes_data(pasta_nv_prober *p, pasta_nv_nodes **mine, const pasta_nv_launch *l, uint64_t descriptor);
+void pasta_nv_nodes_end(pasta_nv_nodes **mine); /* all nodes of the graph are submitted */
+void pasta_nv_nodes_close(pasta_nv_prober *p, uint64_t stream); /* it is destroyed */
 
 /* ---- patches.c ---- */
 bool pasta_nv_add_patches(pasta_nv_prober *p);

@@ -7,6 +7,7 @@
  *     fail STREAM                  a launch that begins and never ends
  *     graph STREAM NODES ACCESS... each node makes the accesses
  *     capture 1                    work is captured, until `capture 0`
+ *     mixed STREAM NODES ACCESS... … and nodes are of two functions in turn
  *     make                         the graph is made
  *     sync                         hold STREAM      release STREAM
  *     end STREAM                   the stream is destroyed; so is the context by `destroy`
@@ -179,7 +180,7 @@ static void access_memory(const pasta_probe_launch *l, uint64_t address, uint64_
 }
 
 typedef struct kernel {
-    uint64_t data;
+    uint64_t data, grid;
     char accesses[];
 } kernel;
 
@@ -187,17 +188,19 @@ static void run_kernel(void *argument) {
     kernel *k = argument;
     unsigned long address, count, pc;
     int used;
-    for (const char *text = k->accesses; k->data && sscanf(text, " %lx:%lx:%lx%n", &address, &count, &pc, &used) == 3; text += used)
-        access_memory((const pasta_probe_launch *)at(k->data), address, count, pc);
+    uint64_t data = k->data;
+    if (data & PASTA_PROBE_IS_NODE) data = at(data - PASTA_PROBE_IS_NODE)[k->grid % PASTA_PROBE_NODES];
+    for (const char *text = k->accesses; data && sscanf(text, " %lx:%lx:%lx%n", &address, &count, &pc, &used) == 3; text += used)
+        access_memory((const pasta_probe_launch *)at(data), address, count, pc);
     free(k);
 }
 
 /* ---- a driver ---- */
 
 static uint64_t launches;
+static const char *const names[16] = {"_Z6playedv", "_Z7playedav", "_Z7playedbv", "_Z7playedcv"};
 
 static pasta_nv_launch launch_of(uint64_t stream) {
-    static const char *const names[16] = {"_Z6playedv", "_Z7playedav", "_Z7playedbv", "_Z7playedcv"};
     return (pasta_nv_launch){.context = CONTEXT, .stream = stream, .unique_stream = stream, .module = chosen.module,
                              .function = chosen.function, .name = names[chosen.function % 16],
                              .grid = {chosen.grid, 1, 1}, .block = {32, 1, 1},
@@ -208,6 +211,7 @@ static pasta_nv_launch launch_of(uint64_t stream) {
 static void start_kernel(const pasta_nv_launch *l, const char *accesses, bool node) {
     kernel *k = required(malloc(sizeof *k + strlen(accesses) + 1), "memory");
     strcpy(k->accesses, accesses);
+    k->grid = l->grid_id;
     k->data = launch_data(l->launch, l->function, l->module, node);
     submit(l->unique_stream, run_kernel, k);
 }
@@ -238,7 +242,8 @@ static void launch(uint64_t stream, const char *accesses, bool fails) {
     call(PASTA_NV_LAUNCH_KERNEL, &a, true);
 }
 
-static void launch_graph(uint64_t stream, unsigned long nodes, const char *accesses) {
+/* With `functions` 2, nodes are launches of two functions in turn. */
+static void launch_graph(uint64_t stream, unsigned long nodes, unsigned functions, const char *accesses) {
     pasta_nv_graph g = {CONTEXT, stream, stream, 0x99, 0};
     pasta_nv_launch_graph a = {g.graph};
     call(PASTA_NV_LAUNCH_GRAPH, &a, false);
@@ -246,6 +251,9 @@ static void launch_graph(uint64_t stream, unsigned long nodes, const char *acces
     pasta_nv_launch *made = required(calloc(nodes, sizeof *made), "memory");
     for (unsigned long i = 0; i < nodes; i++) {
         made[i] = launch_of(stream);
+        made[i].function += i % functions;
+        made[i].name = names[made[i].function % 16];
+        made[i].grid_id = 0x500 + i; /* as at the last launch of the graph */
         pasta_nv_node n = {.graph = 0x99, .launch_id = 1, .node = 0x1000 + i, .type = PASTA_NV_NODE_KERNEL};
         n.kernel = made[i];
         deliver(PASTA_NV_GRAPHS, PASTA_NV_NODE_BEGIN, &n);
@@ -398,7 +406,8 @@ static void play(char *line) {
     else if (!strcmp(word, "free")) memory(PASTA_NV_DEVICE_FREE, CONTEXT, a, 0);
     else if (!strcmp(word, "launch")) launch(a, line + rest, false);
     else if (!strcmp(word, "fail")) launch(a, "", true);
-    else if (!strcmp(word, "graph") && sscanf(line + rest, "%lx%n", &b, &more)) launch_graph(a, b, line + rest + more);
+    else if (!strcmp(word, "graph") && sscanf(line + rest, "%lx%n", &b, &more)) launch_graph(a, b, 1, line + rest + more);
+    else if (!strcmp(word, "mixed") && sscanf(line + rest, "%lx%n", &b, &more)) launch_graph(a, b, 2, line + rest + more);
     else if (!strcmp(word, "capture")) {
         call(a ? PASTA_NV_BEGIN_CAPTURE_V2 : PASTA_NV_END_CAPTURE, NULL, !a);
     } else if (!strcmp(word, "make")) make();

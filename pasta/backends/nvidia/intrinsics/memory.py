@@ -17,6 +17,7 @@ from pasta.backends.nvidia.intrinsics.define import (
     tuple_of,
     wide,
 )
+from pasta.backends.nvidia.structs import constants
 
 _GLOBAL = 1  # address space
 
@@ -42,8 +43,37 @@ def _load_pair(builder: Any, arguments: Values) -> Any:
     return tuple_of(builder, builder.call(assembly, arguments))
 
 
+#: In place: a patch has few registers.
+_LAUNCH_OF = """{
+.reg .pred node;
+.reg .b32 low, high;
+.reg .b64 at;
+cvt.u32.u64 low, $0;
+and.b32 low, low, PASTA_PROBE_IS_NODE;
+setp.ne.u32 node, low, 0;
+@!node bra.uni known${:uid};
+mov.b64 {low, high}, %gridid;
+and.b32 low, low, LAST;
+mad.wide.u32 at, low, 8, $0;
+ld.global.u64 $0, [at + -PASTA_PROBE_IS_NODE];
+known${:uid}:
+}"""
+
+
+def _launch_of(builder: Any, arguments: Values) -> Any:
+    known = constants()
+    text = _LAUNCH_OF.replace("PASTA_PROBE_IS_NODE", str(known["IS_NODE"]))
+    text = text.replace("LAST", str(known["NODES"] - 1))
+    return emit_ptx(builder, text, "=l,0", arguments, I64)
+
+
 def _add(builder: Any, arguments: Values) -> Any:
     emit_ptx(builder, "red.relaxed.gpu.global.add.u64 [$0], $1;", "l,l", arguments)
+
+
+def _add_to(builder: Any, arguments: Values) -> Any:
+    text = "atom.relaxed.gpu.global.add.u64 $0, [$1], $2;"
+    return emit_ptx(builder, text, "=l,l,l,~{memory}", arguments, I64)
 
 
 def _swap(builder: Any, arguments: Values) -> Any:
@@ -56,6 +86,8 @@ def _exchange(builder: Any, arguments: Values) -> Any:
     return emit_ptx(builder, text, "=l,l,l,~{memory}", arguments, I64)
 
 
+#: A callback's user data → the address of its launch's descriptor; 0: it is not probed.
+launch_of = define("launch_of", 1, _launch_of)
 load_u8 = define("load_u8", 1, _load(8))
 load_u32 = define("load_u32", 1, _load(32))
 load_u64 = define("load_u64", 1, _load(64))
@@ -64,6 +96,8 @@ load_pair = define("load_pair", 1, _load_pair, PAIR)
 #: Sees writes of other multiprocessors.
 load_u64_volatile = define("load_u64_volatile", 1, _load(64, volatile=True))
 atomic_add_u64 = define("atomic_add_u64", 2, _add, types.none)
+#: Address, amount → the previous word.
+atomic_fetch_add_u64 = define("atomic_fetch_add_u64", 2, _add_to)
 #: Compare and swap: address, expected word, new word → the previous word.
 atomic_cas_u64 = define("atomic_cas_u64", 3, _swap)
 #: Address, new word → the previous word.
