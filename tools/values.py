@@ -42,6 +42,9 @@ _MAX_ACCESS_BYTES = 16
 _THREAD, _THREAD_BITS, _SEEN = 32, 30, 62
 _LOW = (1 << 32) - 1
 _MIX = 0x1E3779B97F4A7C15
+_MIX_32 = 0x9E3779B1
+#: log2 of the bytes of which all accesses of a block are examined, or none.
+_LINE = 9
 #: Keys of objects in the shadow, besides addresses.
 _OF_OBJECT = 1 << 62
 #: Bits of an element's count in the sums of an access.
@@ -59,6 +62,23 @@ _FLOATS = ("Float", "Double", "Half", "BFloat16")
 @probe.function
 def low(value: int, bits: int) -> int:
     return value & ((1 << bits) - 1)
+
+
+@probe.function
+def lines_of(every: int) -> int:
+    """One in so many lines of memory is examined, up to twice the root of `every`; the rest is by
+    block: a block that is examined alone makes a launch long."""
+    lines = 1
+    for _ in range(8):
+        if lines * lines <= every and 2 * lines <= every:
+            lines *= 2
+    return lines
+
+
+@probe.function
+def line_of(address: int, lines: int) -> int:
+    """A number below `lines` for the 512 bytes around an address: what a warp accesses at once."""
+    return low(address >> _LINE, 32) * _MIX_32 >> 24 & (lines - 1)  # two instructions
 
 
 @probe.function
@@ -121,7 +141,11 @@ class Values(Tool):
     estimates = True
 
     top = option(10, help="rows of each table in the text report; the tables have all", minimum=1)
-    every = option(1, help="record one of every N blocks", minimum=1)
+    every = option(
+        1,
+        help="examine about one in N accesses: of 64, those of one in 4 blocks to one in 16 lines",
+        minimum=1,
+    )
     vector = option(4, help="element size in bytes of 16-byte accesses: 4 or 8", minimum=4)
     words = option(
         1 << 20,
@@ -149,7 +173,10 @@ class Values(Tool):
     @probe.on("global", "async_copy")
     def touch(access: Any, maps: Any, options: Any) -> None:
         """Compare the elements of an access with those before, and count them."""
-        if access.block % options.every != 0:
+        if (
+            line_of(access.address, lines_of(options.every)) != 0
+            or access.block % (options.every // lines_of(options.every)) != 0
+        ):
             return
         if not access.has_value:
             return
@@ -160,7 +187,7 @@ class Values(Tool):
         thread = 1 << _SEEN | low(thread * _MIX >> 32, _THREAD_BITS) << _THREAD
         where = _OF_OBJECT | access.address - access.offset
         stores = access.is_write and not access.is_atomic
-        elements = counts = 0
+        elements = counts = first = mark = 0
         for i in range(4):
             at = i * width
             if at >= min(access.bytes, _MAX_ACCESS_BYTES):
@@ -172,11 +199,12 @@ class Values(Tool):
                 element = low(element, 8 * width)
             short = folded(element, width)
             fold = fold_of(element, width)
+            before = mark
             mark = marked(short, fold)
+            if i == 0:
+                first = mark
             previous = maps.last.exchange(access.address + at, thread | mark)
-            before = maps.last.exchange(where, 1 << _SEEN | mark)
             same = previous != 0 and (previous ^ mark) & _LOW == 0
-            again = before != 0 and (before ^ mark) & _LOW == 0
             if not stores:  # by another thread it is news
                 same = same and previous == thread | mark
             elements += 1
@@ -184,7 +212,7 @@ class Values(Tool):
                 (element == 0)
                 + (fits_int(element, width) << _BITS)
                 + (fits_float(element, width) << 2 * _BITS)
-                + (int(again) << 3 * _BITS)
+                + (int(i > 0 and before == mark) << 3 * _BITS)
                 + (int(same) << 4 * _BITS)
             )
             size = 0
@@ -192,6 +220,9 @@ class Values(Tool):
                 size = 1 + (width >= 4) + (width >= 8)
             kind = size << _WIDTH | fold << _FOLD
             maps.frequent.add(low(access.pc >> _PC_SHIFT, _PC_BITS) << _PC | kind | short)
+        # the last element takes the place of the last one before this access
+        before = maps.last.exchange(where, 1 << _SEEN | mark)
+        counts += int(before != 0 and (before ^ first) & _LOW == 0) << 3 * _BITS
         stored = elements * stores
         maps.instructions.add(
             access.pc, elements=elements, stored=stored, zeros=low(counts, _BITS),
@@ -318,9 +349,9 @@ class Values(Tool):
 
     def _of_objects(self, objects: Table) -> Iterator[Finding]:
         whole = int(objects.columns["elements"].sum())
-        # the blocks that were not looked at may have other values
+        # accesses that were not examined may have other values
         sure: Confidence = "medium" if self.every == 1 else "low"
-        seen = "" if self.every == 1 else f" (in one of {self.every} blocks)"
+        seen = "" if self.every == 1 else f" (from one in {self.every} accesses)"
         for row in objects.rows(_MAX_FINDINGS):
             count = row["elements"]
             if count < self.at_least or row["object_id"] is None:
@@ -396,7 +427,7 @@ class Values(Tool):
         elements = int(rows["elements"].sum())
         text = counted(elements, "element")
         if self.every > 1:
-            text += f" in one of {self.every} blocks"
+            text += f" from one in {self.every} accesses"
         for name in ("zeros", "repeated", "redundant"):
             share = formatted(int(rows[name].sum()) / elements, "share")
             text += f", {share} {_SUMMARY[name]}"

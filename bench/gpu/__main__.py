@@ -42,6 +42,9 @@ STEPS = ("--set", "probes.window=steps 1/100", "--set", "probes.step-range=step"
 WHOLE = ("resnet18, 1000 steps", "GPT-2, 1000 steps")
 LATER = tuple(f"{name}, last 900" for name in WHOLE)
 INFERENCE = ("inference", "inference, graph")  # of ResNet-18: launches of a few microseconds
+DEPENDENT = ("gemm 1024", "resnet18 inference")
+VALUES = "values, 1 access in 64"
+TRANSFERS = "global and transfers, empty"
 WAYS = (
     Way("native", None),
     Way("empty subscription", ("--set", "nvidia.empty=true")),
@@ -59,11 +62,11 @@ WAYS = (
     Way("access_count", ("-t", "access_count"), "memory, empty", dict.fromkeys(INFERENCE, 1.25)),
     Way("access_count + working_set + hotness", ("-c", "memory"), "memory, empty",
         {"vadd": 1.6, "resnet18": 1.6}),
-    Way("global and transfers, empty", _tool("EmptyTransfers")),
+    Way(TRANSFERS, _tool("EmptyTransfers")),
     Way("pc_dependency", ("-t", "pc_dependency", "--set", "pc_dependency.granules=4194304"),
-        "global and transfers, empty", {"gemm 1024": 20}),
-    Way("values, 1 block in 64", ("-t", "values", "--set", "values.every=64"),
-        "global and transfers, empty", {"gemm 1024": 3}),
+        TRANSFERS, dict.fromkeys(DEPENDENT, 20)),
+    Way(VALUES, ("-t", "values", "--set", "values.every=64"),
+        TRANSFERS, dict.fromkeys(DEPENDENT, 3)),
     Way("block_schedule", ("-t", "block_schedule"), "empty subscription"),
     Way("mem_trace", ("-t", "mem_trace"), "global, empty", {"vadd, 2^20 floats": 50}),
     Way("access_count, no kernel selected", ("-t", "access_count", "-k", "nothing_matches"),
@@ -89,9 +92,9 @@ WAYS = (
 ONLY = {
     "vadd, 4096 objects": ("native", "global, empty", "attribution"),
     "gemm 1024": (
-        "native", "empty subscription", "global and transfers, empty", "pc_dependency",
-        "values, 1 block in 64", "block_schedule",
+        "native", "empty subscription", TRANSFERS, "pc_dependency", VALUES, "block_schedule",
     ),
+    "resnet18 inference": ("native", TRANSFERS, "pc_dependency", VALUES),
     "vadd, 2^20 floats": ("native", "global, empty", "mem_trace"),
     "resnet18, 4096 objects": ("native", "global, empty", "attribution"),
     "resnet18, 200 steps": (
@@ -117,7 +120,7 @@ ONLY = {
 
 #: Ways that only workloads of ONLY use.
 RARE = (
-    "mem_trace", "global and transfers, empty", "pc_dependency", "values, 1 block in 64",
+    "mem_trace", TRANSFERS, "pc_dependency", VALUES,
     "block_schedule", "attribution, 1 step in 100", "all three, 1 step in 100", "access_count",
     "access_count --sample", "access_count --sample, no PyTorch hooks",
     "access_count, budget 10%",

@@ -52,6 +52,7 @@ def workloads(directory: Path) -> dict[str, Workload]:
         "GPT-2, 1000 steps": python(STEPS, "eager", *many, figure="mean_step"),
         "GPT-2, 1000 steps, last 900": python(STEPS, "eager", *many, figure="last_step"),
         "inference": python(STEPS, "inference", "--steps", "40"),
+        "resnet18 inference": python(STEPS, "inference", "--steps", "20"),
         "inference, graph": python(STEPS, "inference-graph", "--steps", "40"),
     }
 

@@ -140,24 +140,35 @@ def test_atomics_find_values() -> None:
     assert (row["op"], row["frequent"], row["redundant"]) == ("load", "3", 0)
 
 
-def test_sampled_blocks() -> None:
+def test_sampled_blocks_and_lines() -> None:
+    """All accesses of every second block to an eighth of the lines of 512 bytes."""
     events = launched()
+    lines = 128
     for block in range(8):
-        events.access("global", WORDS, values=[block] * 32, block=block)
-    result = run_tool(TOOL, events, options={"every": 4})
-    assert counts(result)["elements"] == 64 and "one of 4 blocks" in result.summary
+        for line in range(lines):
+            for word in range(4):  # four warps access a line
+                first = 512 * line + 128 * word
+                where = [WORDS[0] + first + 4 * lane for lane in range(32)]
+                events.access("global", where, values=[block] * 32, block=block)
+    result = run_tool(TOOL, events, options={"every": 16})
+    elements = counts(result)["elements"]
+    assert "from one in 16 accesses" in result.summary
+    assert elements % (4 * 128) == 0  # of four blocks the same whole lines
+    assert 0.06 < elements / (4 * 128 * lines) < 0.2
     (row,) = result.tables["instructions"].rows()
-    assert row["frequent"] in ("0", "4") and row["frequent_share"] == 0.5
+    assert row["frequent"] in ("0", "2", "4", "6") and row["frequent_share"] == 0.25
 
 
 @pytest.mark.parametrize(("every", "confidence"), [(1, "medium"), (4, "low")])
 def test_zeros_in_a_sample_of_blocks_are_less_certain(every: int, confidence: str) -> None:
     events = launched()
     for block in range(8):
-        events.access("global", WORDS, values=[0] * 32, block=block)
+        for line in range(16):
+            where = [word + 512 * line for word in WORDS]
+            events.access("global", where, values=[0] * 32, block=block)
     (found,) = run_tool(TOOL, events, options={"every": every, "at_least": 1}).findings
     assert found.confidence == confidence
-    assert ("in one of 4 blocks" in found.evidence) == (every == 4)
+    assert ("from one in 4 accesses" in found.evidence) == (every == 4)
 
 
 def test_random_values_match_a_walk() -> None:
@@ -257,12 +268,13 @@ def test_sources_are_told_what_to_record() -> None:
         layout_of([Recorded()])
 
 
-def test_blocks_that_are_not_sampled_leave_a_patch_before_its_lookups() -> None:
+def test_accesses_that_are_not_sampled_leave_a_patch_before_its_lookups() -> None:
     tool = TOOL({"every": 64})
     text, _ = write(layout_of([tool]), instances_of([tool]), "13.5")
     patch = text[text.index("def pasta_global(") :].split("\n\n")[0]
-    assert patch.index("(block, 64) != 0") < patch.index("value_at(from_, bytes)")
-    assert patch.index("(block, 64) != 0") < patch.index("find_offset(user, address)")
+    left = patch.index(" != 0:\n        return 0\n    mask = activemask()")
+    assert left < patch.index("value_at(from_, bytes)")
+    assert left < patch.index("find_offset(user, address)")
     assert "    from_ = data" in patch
     copy = text[text.index("def pasta_async_copy(") :].split("\n\n")[0]
     assert "from_ = data" not in copy

@@ -72,13 +72,14 @@ def test_a_second_launch_stores_the_same(vadd: Any) -> None:
     assert store["redundant"] == 0.5
 
 
-def test_shares_of_sampled_blocks(vadd: Any) -> None:
+def test_shares_of_sampled_accesses(vadd: Any) -> None:
     def shares(*options: str) -> dict[int, dict[str, Any]]:
         found = rows(vadd("values", 1, *options), "values", "instructions")
         return {each["offset"]: each for each in found}
 
     whole, some = shares(), shares("--set", "values.every=64")
-    assert {each["elements"] for each in some.values()} == {FLOATS // 64}
+    for each in some.values():
+        assert FLOATS // 128 <= each["elements"] <= FLOATS // 32
     for offset, each in whole.items():
         assert abs(each["zeros"] - some[offset]["zeros"]) < 0.03
 

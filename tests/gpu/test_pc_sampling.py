@@ -8,11 +8,12 @@ from collections import Counter
 import pytest
 
 from pasta.sass.toolkit import find_nvdisasm
-from tests.support.ncu import launch_rows
+from tests.support.ncu import launch_rows, profile
 
 from .conftest import Build, Run
 
 pytestmark = pytest.mark.counters  # one process can sample at a time
+CANNOT = 3  # exit status of a program that cannot do something: no example does
 VADD = ("--n", str(1 << 26), "--launches", "50")
 SAMPLES = ("-t", "pc_samples,kernel_freq", "--set", "nvidia.pc_sampling=1024cycles", "--record")
 
@@ -94,3 +95,34 @@ def test_shares_match_ncu(example: Build, profiled: Run) -> None:
     for reason in ("long_scoreboard", "selected"):
         share = theirs[reason] / theirs.total()
         assert ours[reason] / ours.total() == pytest.approx(share, abs=0.05)
+
+
+def test_samples_by_instruction_match_ncu(example: Build, profiled: Run) -> None:
+    """The share of each instruction is that of ncu's source counters, within the error of counting.
+    Samples come in bursts (the warps of a scheduler wait together), so it is that of a quarter."""
+    command = [example("vadd"), "--n", str(1 << 26), "--launches", "20"]
+    theirs: Counter[int] = Counter()
+    for kernel in profile(command, ("group:smsp__pcsamp_warp_stall_reasons",), CANNOT):
+        stalls = [
+            {int(pc, 16): samples for pc, samples in found.items()}
+            for name, found in kernel.instances.items()
+            if "_issue_stalled_" in name and not name.endswith("_not_issued")
+        ]
+        begin = min(pc for found in stalls for pc in found)
+        for found in stalls:
+            for pc, samples in found.items():
+                theirs[pc - begin] += int(samples)
+    run = profiled(*command, options=SAMPLES)
+    ours: Counter[int] = Counter()
+    for row in run.rows("pc_sample"):
+        if row["pc"] is not None:
+            ours[row["pc"]] += row["samples"]
+    assert theirs.total() > 10_000 and ours.total() > 10_000
+    far = {}
+    for pc in theirs.keys() | ours.keys():
+        one, other = theirs[pc] / theirs.total(), ours[pc] / ours.total()
+        share = (one + other) / 2
+        error = (4 * share * (1 - share) * (1 / theirs.total() + 1 / ours.total())) ** 0.5
+        if abs(one - other) > 0.005 + 4 * error:
+            far[hex(pc)] = one, other
+    assert not far, (theirs, ours)

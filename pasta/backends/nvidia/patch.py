@@ -119,11 +119,13 @@ def patch_text(
     fields = {field for each in called for field in each.probe.fields}
     if "launch" in fields:
         raise ToolError("access.launch is not known on the GPU", remedy='count by="launch" instead')
-    lines = ["user = launch_of(user)", "if user == 0:", "    return 0"]
-    lines += [*_arguments(kind, signature), "mask = activemask()"]
+    begin = ["user = launch_of(user)", "if user == 0:", "    return 0"]
+    lines = [*_arguments(kind, signature), "mask = activemask()"]
     if fields & {"lane", "ways"} or kind in _UNIFORM:
         lines.append("lane = lane_id()")
-    lines += _guard(called, layout)
+    guard = _guard(called, layout)
+    # the descriptor, which would be saved while the guard runs, is found after it
+    lines = [*begin, *lines, *guard] if not guard else [*lines, *guard, *begin]
     if fields & {"value", "value_high", "has_value"}:
         lines += _value(kind)
     if kind in _PER_WARP:
@@ -159,13 +161,13 @@ def patch_text(
 
 
 #: Fields that cost next to nothing; and those of all lanes of the access, which some may leave.
-_CHEAP = {"block", "warp", "sm", "epoch", "address", "bytes"}
+_CHEAP = {"block", "warp", "sm", "address", "bytes"}
 _OF_LANES = {"leader", "lanes", "warp_bytes", "sectors", "ideal_sectors", "ways", "ideal_ways"}
 
 
 def _guard(called: Sequence[Instance], layout: Layout) -> list[str]:
     """Lines that leave the patch before its lookups, if the only probe begins with
-    `if TEST: return` and the test needs none."""
+    `if TEST: return` and the test needs none. Parts of a test with `or` are tested in turn."""
     if len(called) != 1 or traces_whole(called[0], layout):
         return []
     (each,) = called
@@ -173,12 +175,16 @@ def _guard(called: Sequence[Instance], layout: Layout) -> list[str]:
     first = each.probe.definitions(each.options, prefix, wrapping=True)[-1].body[0]
     if not isinstance(first, ast.If) or first.orelse or not isinstance(first.body[0], ast.Return):
         return []
-    names = {node.id for node in ast.walk(first.test) if isinstance(node, ast.Name)}
-    fields = names & {*each.probe.fields}
-    if not fields <= _CHEAP or _OF_LANES & {*each.probe.fields}:
-        return []
-    lines = [_FIELDS[field] for field in sorted(fields) if field in _FIELDS]
-    return [*lines, f"if {ast.unparse(first.test)}:", "    return 0", "mask = activemask()"]
+    any_of = isinstance(first.test, ast.BoolOp) and isinstance(first.test.op, ast.Or)
+    lines: list[str] = []
+    for test in first.test.values if any_of else [first.test]:  # type: ignore[attr-defined]
+        names = {node.id for node in ast.walk(test) if isinstance(node, ast.Name)}
+        fields = names & {*each.probe.fields}
+        if not fields <= _CHEAP or _OF_LANES & {*each.probe.fields}:
+            return []
+        lines += [_FIELDS[field] for field in sorted(fields) if field in _FIELDS]
+        lines += [f"if {ast.unparse(test)}:", "    return 0"]
+    return [*lines, "mask = activemask()"]
 
 
 def _calls(
