@@ -1,7 +1,8 @@
 """Cost of reading GPU code: python -m bench.sass CUBIN...
 
-CPU and elapsed seconds of disassembly, without and with a cache, of control flow and definitions,
-and of blaming a sample at every wait for a scoreboard. A library's modules: cuobjdump -xelf sm_90.
+CPU and elapsed seconds of disassembly, control flow and definitions of all functions, or of some as
+in a run that launched these; then of disassembly from the cache, of all def-use edges, and of
+blaming a sample at every wait for a scoreboard. A library's modules: cuobjdump -xelf sm_90.
 """
 
 from __future__ import annotations
@@ -21,46 +22,80 @@ from pasta.sass.cubin import INSTRUCTION_BYTES, Cubin
 from pasta.sass.dataflow import DefUse
 from pasta.sass.disassembler import Code, read_code
 
+#: A module and the names of functions in it.
+Module = tuple[Cubin, list[str]]
+
 
 def main() -> None:
     """Measure, and print a line for each step."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("modules", nargs="+", type=Path)
+    parser.add_argument("--functions", type=int, help="only so many functions, of all modules")
     parser.add_argument("--chains", action="store_true", help="also all def-use edges")
+    parser.add_argument("--blame", action="store_true", help="also blame at every wait")
     given = parser.parse_args()
     print(f"{'step':24}{'CPU s':>8}{'with children':>15}{'elapsed s':>11}")
-    cubins = []
-    with step("modules"):
-        cubins = [Cubin(path.read_bytes()) for path in given.modules]
-    with tempfile.TemporaryDirectory() as scratch:
-        with step("disassembly"):
-            codes = read(cubins, Path(scratch, "cache"))
+    with tempfile.TemporaryDirectory() as cache:
+        with step("total"):
+            with step("modules"):
+                cubins = [Cubin(path.read_bytes()) for path in given.modules]
+                modules = select(cubins, given.functions)
+            with step("disassembly"):
+                codes = read(modules, cache)
+            with step("flow and definitions"):
+                find_definitions(codes)
+        print_memory()
+        del codes
         with step("disassembly, cached"):
-            codes = read(cubins, Path(scratch, "cache"))
-    with step("flow and definitions"):
-        for code in codes:
-            DefUse(code, build_control_flow(code))
+            codes = read(modules, cache)
     if given.chains:
         with step("all def-use edges"):
             for code in codes:
                 DefUse(code, build_control_flow(code)).chains()
-    edges = 0
-    with step("blame at every wait"):
-        for code in codes:
-            waiting = decode_control(code.control).wait.nonzero()[0].tolist()
-            samples = {INSTRUCTION_BYTES * at: {"long_scoreboard": 1000} for at in waiting}
-            edges += len(Blamer(code).blame(samples).edges)
-    size = sum(len(cubin.image) for cubin in cubins) / 1e6
+    if given.blame:
+        with step("blame at every wait"):
+            edges = sum(map(blame_waits, codes))
+        print(f"{edges:,} edges")
+    size = sum(len(cubin.image) for cubin, _ in modules) / 1e6
     count = sum(len(code.form) for code in codes)
-    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
-    print(f"{size:.0f} MB, {len(codes):,} functions, {count:,} instructions, {edges:,} edges")
-    print(f"{most:.2f} GB of memory at most")
+    print(f"{size:.0f} MB, {len(codes):,} functions, {count:,} instructions")
 
 
-def read(cubins: list[Cubin], cache: Path) -> list[Code]:
-    """All functions of modules."""
-    modules = read_code([(cubin, None) for cubin in cubins], cache=cache)
-    return [code for module in modules for code in module.values()]
+def select(cubins: list[Cubin], count: int | None) -> list[Module]:
+    """All functions of modules, or `count` at equal distances, with the modules that have them."""
+    every = [(at, name) for at, cubin in enumerate(cubins) for name in cubin.names()]
+    distance = 1 if count is None else max(1, len(every) // count)
+    names: dict[int, list[str]] = {}
+    for at, name in every[::distance][:count]:
+        names.setdefault(at, []).append(name)
+    return [(cubins[at], some) for at, some in names.items()]
+
+
+def read(modules: list[Module], cache: str) -> list[Code]:
+    """Functions of modules."""
+    return [code for each in read_code(modules, cache=Path(cache)) for code in each.values()]
+
+
+def find_definitions(codes: list[Code]) -> None:
+    """Control flow and definitions of functions."""
+    for code in codes:
+        DefUse(code, build_control_flow(code))
+
+
+def blame_waits(code: Code) -> int:
+    """Edges of a sample at each instruction that waits for a scoreboard."""
+    waiting = decode_control(code.control).wait.nonzero()[0].tolist()
+    samples = {INSTRUCTION_BYTES * at: {"long_scoreboard": 1000} for at in waiting}
+    return len(Blamer(code).blame(samples).edges)
+
+
+def print_memory() -> None:
+    """Print the maximum so far."""
+    own, child = (
+        resource.getrusage(who).ru_maxrss / 1e6
+        for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+    )
+    print(f"memory: {own:.2f} GB, each process of nvdisasm {child:.2f} GB")
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from pasta.lazy import np
 from pasta.sass.cubin import INSTRUCTION_BYTES
@@ -18,6 +18,10 @@ from pasta.sass.instructions import Flow
 
 if TYPE_CHECKING:
     from pasta.sass.disassembler import Code
+
+
+_FLOWS: Final = tuple(Flow)
+_LEAVES: Final = (Flow.EXIT, Flow.RETURN)
 
 
 class ControlFlow(NamedTuple):
@@ -98,14 +102,18 @@ def build_control_flow(code: Code) -> ControlFlow:
 
 def _transfers(code: Code, count: int) -> Iterable[_Transfer]:
     flows = code.forms.flow(code.form)
-    for index in np.flatnonzero(flows).tolist():
-        form = int(code.form[index])
-        flow = Flow(int(flows[index]))
-        flags = int(code.forms.flags[form])
-        falls = bool(flags & FALLS)
+    places = np.flatnonzero(flows)
+    forms = code.form[places]
+    for index, form, flow, flags in zip(
+        places.tolist(),
+        forms.tolist(),
+        map(_FLOWS.__getitem__, flows[places].tolist()),
+        code.forms.flags[forms].tolist(),
+        strict=True,
+    ):
         at = index * INSTRUCTION_BYTES
         targets: tuple[int, ...] = ()
-        is_known = flow in (Flow.EXIT, Flow.RETURN)
+        is_known = flow in _LEAVES
         delta = code.forms.deltas.get(form)
         if at in code.references:
             is_known = True  # another section
@@ -114,10 +122,11 @@ def _transfers(code: Code, count: int) -> Iterable[_Transfer]:
         elif at in code.jumps:
             targets = tuple(each // INSTRUCTION_BYTES for each in code.jumps[at])
             is_known = True
+        if targets and (min(targets) < 0 or max(targets) >= count):
+            targets = tuple(each for each in targets if 0 <= each < count)
         yield _Transfer(
-            index, flow, falls, bool(flags & CONDITIONAL),
-            tuple(each for each in targets if 0 <= each < count), is_known,
-        )  # fmt: skip
+            index, flow, bool(flags & FALLS), bool(flags & CONDITIONAL), targets, is_known
+        )
 
 
 def _successors(end: _Transfer | None, following: int, block_at: dict[int, int]) -> list[int]:
@@ -131,7 +140,7 @@ def _successors(end: _Transfer | None, following: int, block_at: dict[int, int])
 
 
 def _leaves(end: _Transfer | None) -> bool:
-    return end is not None and end.flow in (Flow.EXIT, Flow.RETURN)
+    return end is not None and end.flow in _LEAVES
 
 
 def _link_calls(

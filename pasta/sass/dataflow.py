@@ -16,7 +16,7 @@ from pasta.lazy import np
 from pasta.sass import resources
 from pasta.sass.control import SCOREBOARDS, decode_control
 from pasta.sass.control_flow import ControlFlow
-from pasta.sass.forms import CONDITIONAL, NEVER, RESOURCE_MASK
+from pasta.sass.forms import CONDITIONAL, NEVER, RESOURCE_MASK, WAITS
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -269,14 +269,10 @@ def _waits(masks: NDArray[np.uint32]) -> _Events:
 def _drains(code: Code, waits: _Events) -> _Events:
     """Waits after which a scoreboard is free, except a DEPBAR that leaves operations open."""
     found: list[tuple[int, int]] = []
-    if code.forms.waits:
-        waiting = np.isin(code.form, np.fromiter(code.forms.waits, np.int32))
-        found = [
-            (index, resource)
-            for index in np.flatnonzero(waiting).tolist()
-            for resource, limit in code.forms.waits[int(code.form[index])]
-            if not limit
-        ]
+    for index in np.flatnonzero(code.forms.flags[code.form] & WAITS).tolist():
+        for resource, limit in code.forms.waits[int(code.form[index])]:
+            if not limit:
+                found.append((index, resource))
     more = np.array(found, np.int64).reshape(-1, 2)
     return _Events(
         np.concatenate([waits.at, more[:, 0]]), np.concatenate([waits.resource, more[:, 1]])

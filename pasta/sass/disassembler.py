@@ -8,20 +8,25 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from pasta.lazy import np
 from pasta.sass import cache as store
 from pasta.sass import nvdisasm
 from pasta.sass.cubin import CodeSection, Cubin
-from pasta.sass.forms import Forms, FormsBuilder
+from pasta.sass.forms import Forms, build_forms
+from pasta.sass.patterns import (
+    CONTROL_SHIFT,
+    Listing,
+    distinct,
+    find,
+    join,
+    list_distinct,
+    without_control,
+)
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-#: Bits of an instruction's high half that schedule it: the text does not depend on them.
-CONTROL_SHIFT: Final = 41
-_OPERATION: Final = (1 << CONTROL_SHIFT) - 1
 
 
 class Code(NamedTuple):
@@ -59,7 +64,7 @@ class _Module:
         sections = (cubin.code(name) for name in dict.fromkeys(wanted))
         self.sections: list[CodeSection] = [each for each in sections if each is not None]
         self.file: Path | None = None
-        self.kept: store.Texts | None = None
+        self.kept: Listing | None = None
 
 
 def read_code(
@@ -92,25 +97,25 @@ def _read(
     if not sections:
         return [{} for _ in modules]
     words = np.concatenate([section.words for section in sections])
-    keys = words.copy()
-    keys[:, 1] &= np.uint64(_OPERATION)
-    first, inverse = _distinct(keys)
+    keys = without_control(words)
+    first, inverse = distinct(keys)
     known = _load(modules, cache) if cache else None
     form_of = np.full(len(first), -1, np.int32)
-    builder = FormsBuilder()
+    listings = []
     if known is not None:
-        at = _find(known.words, keys[first])
+        at = find(known.words, keys[first])
         hits = np.flatnonzero(at >= 0)
         form_of[hits] = np.arange(len(hits), dtype=np.int32)
-        builder.add([known.texts[index] for index in at[hits].tolist()])
+        listings.append(known.take(at[hits]))
     missing = np.flatnonzero(form_of < 0)
     if len(missing):
-        start = len(first) - len(missing)
-        form_of[missing] = np.arange(start, len(first), dtype=np.int32)
         # with the control bits that they have: nvdisasm rejects instructions without
-        for texts in nvdisasm.list_instructions(architecture, words[first[missing]], end):
-            builder.add(texts)
-    forms = builder.finish()
+        listing = list_distinct(architecture, words[first[missing]], end)
+        start = len(first) - len(missing)
+        form_of[missing] = start + find(listing.words, keys[first[missing]])
+        listings.append(listing)
+    listing = join(listings)
+    forms = build_forms(listing)
     form = form_of[inverse]
     control = (words[:, 1] >> np.uint64(CONTROL_SHIFT)).astype(np.uint32)
     starts = np.cumsum([0, *(len(section.words) for section in sections)]).tolist()
@@ -128,62 +133,29 @@ def _read(
             at_section += 1
         if module.file is not None and len(missing):
             used = slice(begin, starts[at_section])
-            _store(module, keys[used], form[used], forms)
+            _store(module, listing, form[used])
         found.append(codes)
     return found
 
 
-def _distinct(keys: NDArray[np.uint64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """First row of each distinct one, and for each row the index of its first."""
-    _, first, inverse = np.unique(_mix(keys), return_index=True, return_inverse=True)
-    if not np.array_equal(keys[first[inverse]], keys):  # two instructions with one hash
-        _, first, inverse = np.unique(keys, axis=0, return_index=True, return_inverse=True)
-    return first, inverse.reshape(-1)
-
-
-def _find(known: NDArray[np.uint64], wanted: NDArray[np.uint64]) -> NDArray[np.int64]:
-    """Index in `known` of each wanted row; -1 if it is not there."""
-    if not len(known):
-        return np.full(len(wanted), -1)
-    hashes = _mix(known)
-    order = np.argsort(hashes)
-    at = order[np.minimum(np.searchsorted(hashes, _mix(wanted), sorter=order), len(known) - 1)]
-    return np.where((known[at] == wanted).all(1), at, -1)
-
-
-def _mix(keys: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    mixed: NDArray[np.uint64] = keys[:, 0] * np.uint64(0x9E3779B97F4A7C15)
-    mixed ^= keys[:, 1] * np.uint64(0xC2B2AE3D27D4EB4F)
-    return mixed
-
-
-def _load(modules: list[_Module], cache: Path) -> store.Texts | None:
-    """Cached texts of all modules."""
+def _load(modules: list[_Module], cache: Path) -> Listing | None:
+    """Cached instructions of all modules."""
     program = nvdisasm.find_nvdisasm()
     version = nvdisasm.version(program) if program else ""
     for module in modules:
         module.file = store.path_of(cache, module.cubin.image)
         module.kept = store.load(module.file, version)
     kept = [module.kept for module in modules if module.kept is not None]
-    if not kept:
-        return None
-    return store.Texts(
-        np.concatenate([each.words for each in kept]),
-        [text for each in kept for text in each.texts],
-    )
+    return join(kept) if kept else None
 
 
-def _store(
-    module: _Module, keys: NDArray[np.uint64], form: NDArray[np.int32], forms: Forms
-) -> None:
-    used, first = np.unique(form, return_index=True)
-    words, texts = keys[first], [forms.texts[index] for index in used.tolist()]
+def _store(module: _Module, listing: Listing, form: NDArray[np.int32]) -> None:
+    content = listing.take(np.unique(form))
     if module.kept is not None:
-        if (_find(module.kept.words, words) >= 0).all():
+        if (find(module.kept.words, content.words) >= 0).all():
             return
-        others = np.flatnonzero(_find(words, module.kept.words) < 0)
-        words = np.concatenate([words, module.kept.words[others]])
-        texts += [module.kept.texts[index] for index in others.tolist()]
+        others = np.flatnonzero(find(content.words, module.kept.words) < 0)
+        content = join([content, module.kept.take(others)])
     assert module.file is not None
     version = nvdisasm.version(nvdisasm.required_nvdisasm())
-    store.store(module.file, version, store.Texts(words, texts))
+    store.store(module.file, version, content)

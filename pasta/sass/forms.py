@@ -1,43 +1,44 @@
 """Decoded instructions of one architecture, each distinct one once, in NumPy arrays.
 
 Texts that differ in numbers only share a *template*: it is decoded once, and NumPy puts the numbers
-in. A library's five million instructions are a million forms and some ten thousand templates.
+in, from the texts or from the register fields of the instructions. A library's five million
+instructions are a million forms and some ten thousand templates.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pasta.lazy import np
 from pasta.sass import resources
 from pasta.sass.instructions import (
-    FLOWS,
     Decoded,
     Flow,
     Role,
     Span,
     decode,
     parse_operation,
+    transfer,
 )
+from pasta.sass.patterns import FIELD_OF_MARK, Listing, Texts
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-#: A number behind the name of a register or predicate, or a hexadecimal immediate.
-_NUMBER = re.compile(r"((?<=[RP])[0-9]+(?![A-Z])|0x[0-9a-f]+)")
+#: The number of a register or predicate, or a hexadecimal immediate.
+_NUMBER = re.compile(r"((?:(?<=[^\w.][RP])|(?<=[^\w.]U[RP]))[0-9]+(?!\w)|0x[0-9a-f]+)")
 #: All predicates that an immediate can select.
 _EVERY = re.compile(r"(?<!\w)U?PR(?!\w)")
 _NUMBERED: Final = (resources.R, resources.UR, resources.P, resources.UP)
-_NAMED = re.compile(r"(?<![\w.])U?[RP]$")
 #: Opcodes whose immediates determine the registers that they use.
-_BY_VALUE: Final = frozenset({*FLOWS, "DEPBAR", "WARPGROUP"})
+_BY_VALUE: Final = frozenset({"DEPBAR", "WARPGROUP"})
 _ROLE_SHIFT: Final = 12
 RESOURCE_MASK: Final = (1 << _ROLE_SHIFT) - 1
 
-CONDITIONAL, NEVER, FALLS = 1, 2, 4
-_FLOW_SHIFT: Final = 3
+CONDITIONAL, NEVER, FALLS, WAITS = 1, 2, 4, 8
+_FLOW_SHIFT: Final = 4
 
 
 class Rows(NamedTuple):
@@ -48,21 +49,28 @@ class Rows(NamedTuple):
 
     def take(self, rows: NDArray[np.int32]) -> tuple[NDArray[np.int64], NDArray[np.int16]]:
         """For every value of the given rows in order, the position in `rows` and the value."""
-        first = self.starts[rows]
-        counts = self.starts[rows + 1] - first
-        owner = np.repeat(np.arange(len(rows)), counts)
-        ends = np.cumsum(counts)
-        within = np.arange(len(owner)) - np.repeat(ends - counts, counts)
-        return owner, self.values[first[owner] + within]
+        owner, at = _expand(self.starts, rows)
+        return owner, self.values[at]
+
+
+def _expand(
+    starts: NDArray[np.int64], rows: NDArray[Any]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Places of all values of ragged rows, each with the position of its row in `rows`."""
+    first = starts[rows]
+    counts = starts[rows + 1] - first
+    owner = np.repeat(np.arange(len(rows)), counts)
+    shift = first - (np.cumsum(counts) - counts)
+    return owner, np.arange(len(owner)) + shift[owner]
 
 
 class Forms(NamedTuple):
     """Distinct instructions; a form is an index.
 
     `texts`: as nvdisasm prints them. `opcodes`: index into `opcode_names`. `flags`: CONDITIONAL,
-    NEVER, FALLS, and the flow. `defs`: written resources. `uses`: read resources, with their role
-    (`role_of`). `deltas`: branch target minus the instruction's address, by form. `waits`: DEPBAR's
-    scoreboards with the count that may remain, by form.
+    NEVER, FALLS, WAITS, and the flow. `defs`: written resources. `uses`: read resources, with their
+    role (`role_of`). `deltas`: branch target minus the instruction's address, by form. `waits`:
+    DEPBAR's scoreboards with the count that may remain, by form, of those with the flag WAITS.
     """
 
     texts: Sequence[str]
@@ -86,74 +94,85 @@ def role_of(use: int) -> Role:
 
 
 class _Template(NamedTuple):
-    """Texts that differ in numbers only.
+    """Patterns whose texts differ in numbers only.
 
     `decoded`: with numbers of slots in place of register numbers; None if it must be decoded for
-    each text. `slots`: places of register numbers among the text's numbers.
+    each text. `slots`: places of register numbers among the text's numbers. `sources`: of each
+    number the register field that it comes from, or -1. `numbers`: `width` for each pattern.
     """
 
     decoded: Decoded | None
     slots: list[int]
-    forms: list[int]
-    numbers: list[list[str]]
+    sources: tuple[int, ...]
+    width: int
+    patterns: list[int]
+    numbers: list[str]
+
+    def column(self, at: int) -> list[str]:
+        """One number of each pattern."""
+        return self.numbers[at :: self.width]
 
 
-def _make_template(pieces: list[str]) -> _Template:
+def _make_template(pieces: list[str], sources: tuple[int, ...]) -> _Template:
     slots = [at for at, number in enumerate(pieces[1::2]) if number[1:2] != "x"]
     named = list(pieces)
     for slot, at in enumerate(slots):
         named[2 * at + 1] = str(slot)
-    decoded = None
-    if all(_NAMED.search(pieces[2 * at]) for at in slots):
-        try:
-            decoded = decode("".join(named))
-        except ValueError:
-            pass
+    try:
+        decoded: Decoded | None = decode("".join(named))
+    except ValueError:
+        decoded = None
     if decoded is not None and (decoded.root in _BY_VALUE or _EVERY.search(decoded.operands)):
         decoded = None
-    return _Template(decoded, slots, [], [])
+    return _Template(decoded, slots, sources, len(pieces) // 2, [], [])
 
 
-class FormsBuilder:
-    """Makes Forms from texts, in any number of parts."""
+def build_forms(listing: Listing) -> Forms:
+    """Forms of a listing's instructions, in their order.
 
-    def __init__(self) -> None:
-        self._templates: dict[str, _Template] = {}
-        self._texts: list[str] = []
+    A text that is not an instruction has no operands, and an empty opcode.
+    """
+    arrays = _Arrays(listing)
+    for template in _find_templates(listing).values():
+        if template.decoded is None:
+            for form in arrays.forms_of(template)[1].tolist():
+                arrays.add_single(form, listing.text(form))
+        else:
+            arrays.add_template(template, template.decoded)
+    return arrays.finish()
 
-    def add(self, texts: Sequence[str]) -> None:
-        """Add instructions."""
-        templates = self._templates
-        split = _NUMBER.split
-        for form, text in enumerate(texts, len(self._texts)):
-            pieces = split(text)
-            key = "#".join(pieces[::2])
-            template = templates.get(key)
-            if template is None:
-                template = templates[key] = _make_template(pieces)
-            template.forms.append(form)
-            template.numbers.append(pieces[1::2])
-        self._texts += texts
 
-    def finish(self) -> Forms:
-        """All forms, in the order in which they were added.
-
-        A text that is not an instruction has no operands, and an empty opcode.
-        """
-        arrays = _Arrays(len(self._texts))
-        for template in self._templates.values():
-            if template.decoded is None:
-                for form in template.forms:
-                    arrays.add_single(form, self._texts[form])
-            else:
-                arrays.add_template(template, template.decoded)
-        return arrays.finish(self._texts)
+def _find_templates(listing: Listing) -> dict[tuple[str, tuple[int, ...]], _Template]:
+    found: dict[tuple[str, tuple[int, ...]], _Template] = {}
+    for pattern, (text, fields) in enumerate(
+        zip(listing.texts, listing.fields.tolist(), strict=True)
+    ):
+        pieces = _NUMBER.split(text)
+        texts, numbers = pieces[::2], pieces[1::2]
+        sources: tuple[int, ...] = ()
+        if fields:
+            sources = tuple([
+                FIELD_OF_MARK[number] if before[-1:] == "R" and before[-2:] != "UR" else -1
+                for before, number in zip(texts, numbers, strict=False)
+            ])  # fmt: skip
+        key = "#".join(texts), sources
+        template = found.get(key)
+        if template is None:
+            template = found[key] = _make_template(pieces, sources)
+        template.patterns.append(pattern)
+        template.numbers.extend(numbers)
+    return found
 
 
 class _Arrays:
     """Arrays of forms while templates are filled in."""
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, listing: Listing) -> None:
+        count = len(listing.pattern)
+        self._listing = listing
+        self._by_pattern = np.argsort(listing.pattern, kind="stable")
+        self._starts = np.zeros(len(listing.texts) + 1, np.int64)
+        np.cumsum(np.bincount(listing.pattern, minlength=len(listing.texts)), out=self._starts[1:])
         self.names: dict[str, int] = {}
         self.opcodes = np.zeros(count, np.int32)
         self.flags = np.zeros(count, np.uint8)
@@ -161,6 +180,11 @@ class _Arrays:
         self.waits: dict[int, tuple[tuple[int, int], ...]] = {}
         self.defs = _Ragged(count)
         self.uses = _Ragged(count)
+
+    def forms_of(self, template: _Template) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Forms of a template, each with the index of its pattern in the template."""
+        owner, at = _expand(self._starts, np.array(template.patterns))
+        return owner, self._by_pattern[at]
 
     def add_single(self, form: int, text: str) -> None:
         try:
@@ -176,6 +200,7 @@ class _Arrays:
         if operation.target is not None:
             self.deltas[form] = operation.target
         if operation.waits:
+            self.flags[form] |= WAITS
             self.waits[form] = operation.waits
         one = np.array([form])
         uses = [use.resource | use.role << _ROLE_SHIFT for use in operation.uses]
@@ -183,19 +208,31 @@ class _Arrays:
         self.uses.add(one, np.array([uses], np.int16))
 
     def add_template(self, template: _Template, decoded: Decoded) -> None:
-        forms = np.array(template.forms)
+        owner, forms = self.forms_of(template)
+        flow, falls, target = transfer(decoded)
         self.opcodes[forms] = self._opcode(decoded.opcode)
-        self.flags[forms] = _guard_flags(decoded.guard) | FALLS
-        numbers = [
-            np.array([int(row[at][:4]) for row in template.numbers]) for at in template.slots
-        ]
+        self.flags[forms] = _guard_flags(decoded.guard) | falls * FALLS | flow << _FLOW_SHIFT
+        if target is not None:  # the last number
+            sign = -1 if target < 0 else 1
+            deltas = [sign * int(each, 16) for each in template.column(template.width - 1)]
+            for form, pattern in zip(forms.tolist(), owner.tolist(), strict=True):
+                self.deltas[form] = deltas[pattern]
+        numbers = [self._numbers(template, at, owner, forms) for at in template.slots]
         self.defs.add(forms, _columns(decoded.defs, numbers, len(forms)))
         self.uses.add(forms, _columns(decoded.uses, numbers, len(forms)))
 
-    def finish(self, texts: Sequence[str]) -> Forms:
+    def _numbers(
+        self, template: _Template, at: int, owner: NDArray[np.int64], forms: NDArray[np.int64]
+    ) -> NDArray[np.int64]:
+        """One of the numbers in the texts of forms."""
+        if template.sources and template.sources[at] >= 0:
+            return self._listing.registers(template.sources[at], forms)
+        return np.array([int(each[:4]) for each in template.column(at)])[owner]
+
+    def finish(self) -> Forms:
         return Forms(
-            texts, list(self.names), self.opcodes, self.flags, self.defs.rows(), self.uses.rows(),
-            self.deltas, self.waits,
+            Texts(self._listing), list(self.names), self.opcodes, self.flags, self.defs.rows(),
+            self.uses.rows(), self.deltas, self.waits,
         )  # fmt: skip
 
     def _opcode(self, name: str) -> int:
@@ -249,9 +286,10 @@ __all__ = [
     "FALLS",
     "NEVER",
     "RESOURCE_MASK",
+    "WAITS",
     "Flow",
     "Forms",
-    "FormsBuilder",
     "Rows",
+    "build_forms",
     "role_of",
 ]

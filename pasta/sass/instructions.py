@@ -309,25 +309,36 @@ class Decoded(NamedTuple):
         """Opcode without modifiers."""
         return self.opcode.partition(".")[0]
 
+    @property
+    def is_conditional(self) -> bool:
+        """Whether the predicate may be false."""
+        return self.guard not in ("", "PT", "UPT")
+
 
 def parse_operation(text: str) -> Operation:
     """The operation of an instruction's text, as nvdisasm prints it. Raises ValueError."""
     decoded = decode(text)
-    flow, target = _flow(decoded.root, decoded.operands)
-    conditional = decoded.guard not in ("", "PT", "UPT")
+    flow, falls, target = transfer(decoded)
     defs = (each for part in decoded.defs for each in resources.span(*part[:3]))
     uses = (Use(each, part.role) for part in decoded.uses for each in resources.span(*part[:3]))
     return Operation(
         decoded.opcode,
         decoded.guard,
-        conditional,
+        decoded.is_conditional,
         tuple(dict.fromkeys(defs)),
         tuple(dict.fromkeys(uses)),
         flow,
-        conditional or flow in (Flow.NONE, Flow.CALL) or _may_fall(decoded),
+        falls,
         target,
         _waits(decoded.root, decoded.operands),
     )
+
+
+def transfer(decoded: Decoded) -> tuple[Flow, bool, int | None]:
+    """Effect on the control flow, whether the next instruction may follow, and the target."""
+    flow, target = _flow(decoded.root, decoded.operands)
+    falls = decoded.is_conditional or flow in (Flow.NONE, Flow.CALL) or _may_fall(decoded)
+    return flow, falls, target
 
 
 def split(text: str) -> tuple[str, str, str]:

@@ -22,8 +22,9 @@ import pytest
 from pasta.sass import nvdisasm
 from pasta.sass.control import SCOREBOARDS, decode_control
 from pasta.sass.cubin import Cubin
-from pasta.sass.disassembler import CONTROL_SHIFT, Code, read_code
-from pasta.sass.forms import FormsBuilder
+from pasta.sass.disassembler import Code, read_code
+from pasta.sass.forms import build_forms
+from pasta.sass.patterns import CONTROL_SHIFT, without_patterns
 from tests.support.places import DATA
 
 LISTINGS = DATA / "sass"
@@ -110,12 +111,10 @@ def code_of(
     jumps: dict[int, tuple[int, ...]] | None = None,
 ) -> Code:
     """A function of instructions, with scoreboards as `bits` makes them."""
-    builder = FormsBuilder()
-    builder.add(list(texts))
     return Code(
         "k",
         90,
-        builder.finish(),
+        build_forms(without_patterns(np.zeros((len(texts), 2), np.uint64), texts)),
         np.arange(len(texts), dtype=np.int32),
         np.array([bits()] * len(texts) if control is None else control, np.uint32),
         symbols or {},

@@ -15,11 +15,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from pasta.errors import MissingDependency
 from pasta.sass import disassembly as sass
-from pasta.sass import nvdisasm
+from pasta.sass import nvdisasm, patterns
 from pasta.sass.cubin import Cubin
 from pasta.sass.disassembler import read_code
 from pasta.sass.disassembly import (
@@ -31,7 +32,9 @@ from pasta.sass.disassembly import (
     find_opcode,
     summarize,
 )
+from pasta.sass.forms import Forms, build_forms
 from pasta.sass.lines import Lines, read_lines
+from pasta.sass.patterns import OPERATION_MASK, without_patterns
 from pasta.sass.places import Place, describe
 from tests.support.sass import (
     LISTINGS,
@@ -508,9 +511,9 @@ def test_cached_texts_need_no_nvdisasm(
 @pytest.mark.parametrize(
     "damage",
     [lambda body: b"", lambda body: body[:-4], lambda body: b"[]\n" + body,
-     lambda body: body.replace(b'"format": 2', b'"format": 1'),
+     lambda body: body.replace(b'"format": 3', b'"format": 2'),
      lambda body: body.replace(b'"instructions"', b'"commands"'),
-     lambda body: body[:body.index(b"x\x01")] + zlib.compress(b"LDG.E R0, [R2]")],
+     lambda body: body[:body.index(b"x\x01")] + zlib.compress(b"\0LDG.E R0, [R2]")],
 )  # fmt: skip
 def test_damaged_cache_is_rebuilt(recorded: list[int], tmp_path: Path, damage: object) -> None:
     assert callable(damage)
@@ -522,6 +525,71 @@ def test_damaged_cache_is_rebuilt(recorded: list[int], tmp_path: Path, damage: o
     assert disassemble(module, cache=tmp_path) == first
     assert len(recorded) == 2
     assert kept.read_bytes() == body
+
+
+# ---- patterns ------------------------------------------------------------------------------
+
+
+def invented(low: int, high: int) -> str:
+    """Text of an instruction of an invented machine, by the fields of a real one."""
+    d, a, b = (low >> shift & 255 for shift in (16, 24, 32))
+    first, second, third, last = ("RZ" if n == 255 else f"R{n}" for n in (d, a, b, high & 255))
+    return {
+        0: f"@P0 FFMA {first}, {second}.reuse, {third}, {last}",
+        1: f"IADD {first}, {second}, 0x{low >> 32 & 0xFFFFFFFF:x}, !PT",  # other bits in two fields
+        2: f"MOV {first}, {third}" if a == 255 else f"ADD {first}, {second}, {third}, P{high & 7}",
+        3: f"LDG.E.64 {first}, desc[UR{b & 63}][{second}.64+0x{high:x}]",
+        4: f"SHF {first}, R{low >> 40 & 255}",  # a register elsewhere
+        5: "" if d == 8 else f"S2R {first}, SR_TID.X",  # rejects a mark
+        6: f"BRA P{a & 7}, .+0x{low >> 32 & 0xFFFF:x}",
+    }[low & 7]
+
+
+def test_patterns_give_the_texts_of_single_instructions(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def play(architecture: int, words: Any, end: float) -> Iterator[list[str]]:
+        asked.append(len(words))
+        yield [invented(low, high & OPERATION_MASK) for low, high in words.tolist()]
+
+    monkeypatch.setattr(nvdisasm, "list_instructions", play)
+    monkeypatch.setattr(patterns, "_FEW", 0)
+    random = np.random.default_rng(1)
+    registers = np.array([0, 1, 8, 16, 24, 32, 33, 254, 255], np.uint64)
+    fields = random.choice(registers, (5000, 4))
+    low = random.integers(0, 7, 5000, np.uint64) | random.integers(0, 3, 5000, np.uint64) << 40
+    for field, shift in enumerate((16, 24, 32)):
+        low |= fields[:, field] << np.uint64(shift)
+    words = np.unique(np.column_stack([low, fields[:, 3]]), axis=0)
+    listing = patterns.list_distinct(90, words, 0)
+    expected = [invented(*each).replace(".reuse", "") for each in words.tolist()]
+    at = patterns.find(listing.words, words)
+    assert [listing.text(index) for index in at.tolist()] == expected
+    assert sum(asked) < len(words)
+    assert_same_forms(build_forms(listing), build_forms(without_patterns(words, expected)), at)
+
+
+def assert_same_forms(found: Forms, expected: Forms, at: Any) -> None:
+    """Form `at[i]` of the first equals form i of the others."""
+    names = np.array(found.opcode_names)[found.opcodes[at]]
+    assert names.tolist() == np.array(expected.opcode_names)[expected.opcodes].tolist()
+    assert found.flags[at].tolist() == expected.flags.tolist()
+    for one, other in ((found.defs, expected.defs), (found.uses, expected.uses)):
+        every = other.take(np.arange(len(at), dtype=np.int32))
+        assert [each.tolist() for each in one.take(at)] == [each.tolist() for each in every]
+    assert {form: found.deltas.get(each) for form, each in enumerate(at.tolist())} == {
+        form: expected.deltas.get(form) for form in range(len(at))
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(find_nvdisasm() is None, reason="needs nvdisasm")
+@pytest.mark.parametrize("path", sorted(LISTINGS.glob("*.cubin")), ids=lambda path: path.stem)
+def test_patterns_of_real_code(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(patterns, "_FEW", 0)
+    (codes,) = read_code([(Cubin(path.read_bytes()), None)])
+    expected = read_listing(path.with_suffix(".sass"))
+    assert {name: code.texts() for name, code in codes.items()} == expected
 
 
 # ---- the real tool -------------------------------------------------------------------------
@@ -547,7 +615,7 @@ def test_texts_equal_those_of_the_whole_module() -> None:
         [program, "-c", "-ndf", "-raw", path], capture_output=True, text=True, check=True
     )
     lines = [line for line in done.stdout.splitlines() if line.lstrip().startswith("/*")]
-    whole = {line.partition("*/")[2].rstrip(" ;").strip() for line in lines}
+    whole = {line.partition("*/")[2].rstrip(" ;").strip().replace(".reuse", "") for line in lines}
     for texts in read_listing(path.with_suffix(".sass")).values():
         for text in texts:
             # targets are names there
