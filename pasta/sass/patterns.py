@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 #: Bits of an instruction's high half that schedule it: the text does not depend on them.
 CONTROL_SHIFT: Final = 41
 OPERATION_MASK: Final = (1 << CONTROL_SHIFT) - 1
-#: Register fields of sm_75 to sm_120, of 8 bits: half of the instruction, first bit.
+#: Architectures whose texts were compared with those of nvdisasm: others are listed one by one.
+_COMPARED: Final = range(75, 122)
+#: Their register fields, of 8 bits: half of the instruction, first bit.
 _FIELDS: Final = ((0, 16), (0, 24), (0, 32), (1, 0))
 #: Register numbers that mark the fields, aligned as vectors must be.
 MARKS: Final = (8, 16, 24, 32)
@@ -117,7 +119,8 @@ def list_distinct(architecture: int, words: NDArray[np.uint64], end: float) -> L
     listings = []
     fields = np.full(len(words), _EVERY, np.uint8)
     # the first round finds which fields are registers, the second one marks only these
-    for _ in range(2 if len(words) > _FEW else 0):
+    by_pattern = architecture in _COMPARED and len(words) > _FEW
+    for _ in range(2 if by_pattern else 0):
         listing, is_right, fields = _list_marked(architecture, words, fields, end)
         listings.append(listing)
         words = words[~is_right]

@@ -566,6 +566,9 @@ def test_patterns_give_the_texts_of_single_instructions(monkeypatch: pytest.Monk
     at = patterns.find(listing.words, words)
     assert [listing.text(index) for index in at.tolist()] == expected
     assert sum(asked) < len(words)
+    asked.clear()
+    patterns.list_distinct(130, words, 0)  # not compared yet
+    assert asked == [len(words)]
     assert_same_forms(build_forms(listing), build_forms(without_patterns(words, expected)), at)
 
 
