@@ -375,6 +375,17 @@ def test_nodes_of_a_graph_have_their_own_counts(play: Play) -> None:
     assert_counted(play(script, "-k", r"^played\("), script)
 
 
+def test_nodes_of_a_large_graph_that_share_a_row_are_not_counted(play: Play) -> None:
+    script = Script()
+    script.alloc(0x200000000, 1 << 20)
+    script.graph(S, 1, (0x200000000, 5, 0x10))
+    script.graph(S, 3, (0x200000000, 6, 0x10), counts=False)
+    script.graph(S, 1, (0x200000000, 7, 0x10))
+    done = play(script, GRID_STEP=str(1 << 16))
+    assert_counted(done, script)
+    assert done.stderr.count("a CUDA graph has more than 65536 kernels") == 1
+
+
 @pytest.mark.parametrize("last", [False, True])
 def test_failed_launches(play: Play, last: bool) -> None:
     script = Script()

@@ -117,9 +117,9 @@ def claim_one(at: int, shift: int, key: int, first: int, claims: int, most: int)
 def claim_bounded(
     table: int, shift: int, key: int, rows: int, tries: int, claims: int, most: int
 ) -> int:
-    """The same for a table in which at most `most` rows are claimed, whose number is at `claims`: a
-    full one would need all tries for each new key. Four rows, a multiple of which there are, are
-    loaded at once: a warp waits for the lane that needs most."""
+    """As `claim`, in a table of at most `most` keys, whose number is at `claims`: a full one
+    would need all tries for each new key. Four rows are loaded at once (there is a multiple of
+    four), since a warp waits for the lane that needs most."""
     mask = rows - 1
     row = lshr(times(key - 1, _MIX), 40) & mask & ~3
     for _ in range(tries >> 2):
@@ -149,7 +149,7 @@ def hash_row(table: int, key: int, rows: int) -> int:
 
 @device_function
 def hash_row_bounded(table: int, key: int, rows: int, claims: int, most: int) -> int:
-    """The same for at most `most` keys; nearly all of them have a row within some tries."""
+    """As `hash_row`, with at most `most` keys; nearly all have a row within the tries."""
     return claim_bounded(table, 3, key + 1, rows, _KEY_TRIES, claims, most)
 
 

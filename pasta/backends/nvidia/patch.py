@@ -125,7 +125,7 @@ def patch_text(
         lines.append("lane = lane_id()")
     guard = _guard(called, layout)
     # the descriptor, which would be saved while the guard runs, is found after it
-    lines = [*begin, *lines, *guard] if not guard else [*lines, *guard, *begin]
+    lines = [*lines, *guard, *begin] if guard else [*begin, *lines]
     if fields & {"value", "value_high", "has_value"}:
         lines += _value(kind)
     if kind in _PER_WARP:

@@ -60,14 +60,14 @@ static pasta_nv_nodes *made(pasta_nv_prober *p, uint64_t stream) {
     return n;
 }
 
-static bool write(pasta_nv_prober *p, pasta_nv_nodes *n, uint64_t grid, uint64_t descriptor) {
+static bool write_row(pasta_nv_prober *p, pasta_nv_nodes *n, uint64_t grid, uint64_t descriptor) {
     uint64_t at = grid % PASTA_PROBE_NODES;
-    bool same = n->rows[at].descriptor == descriptor, taken = n->rows[at].launch == n->launch && n->rows[at].grid != grid;
-    if (taken) {
+    if (n->rows[at].launch == n->launch && n->rows[at].grid != grid) { /* two nodes of one graph: neither is counted */
+        descriptor = 0;
         if (!__atomic_exchange_n(&p->crowded, true, __ATOMIC_RELAXED))
             pasta_say("probes: a CUDA graph has more than %d kernels: some of them are not probed", PASTA_PROBE_NODES);
-        return false;
     }
+    bool same = n->rows[at].descriptor == descriptor;
     n->rows[at].grid = grid;
     n->rows[at].descriptor = descriptor;
     n->rows[at].launch = n->launch;
@@ -79,7 +79,7 @@ uint64_t pasta_nv_nodes_data(pasta_nv_prober *p, pasta_nv_nodes **mine, const pa
     if (!*mine) *mine = taken(p, l->unique_stream);
     if (!*mine && descriptor) *mine = made(p, l->unique_stream);
     pasta_nv_nodes *n = *mine;
-    return n && write(p, n, l->grid_id, descriptor) ? n->address + PASTA_PROBE_IS_NODE : 0;
+    return n && write_row(p, n, l->grid_id, descriptor) ? n->address + PASTA_PROBE_IS_NODE : 0;
 }
 
 void pasta_nv_nodes_end(pasta_nv_nodes **mine) {

@@ -246,6 +246,8 @@ static void launch(uint64_t stream, const char *accesses, bool fails) {
 static void launch_graph(uint64_t stream, unsigned long nodes, unsigned functions, const char *accesses) {
     pasta_nv_graph g = {CONTEXT, stream, stream, 0x99, 0};
     pasta_nv_launch_graph a = {g.graph};
+    const char *given = getenv("FAKE_SANITIZER_GRID_STEP");
+    uint64_t step = given ? strtoull(given, NULL, 10) : 1;
     call(PASTA_NV_LAUNCH_GRAPH, &a, false);
     deliver(PASTA_NV_GRAPHS, PASTA_NV_GRAPH_BEGIN, &g);
     pasta_nv_launch *made = required(calloc(nodes, sizeof *made), "memory");
@@ -253,7 +255,7 @@ static void launch_graph(uint64_t stream, unsigned long nodes, unsigned function
         made[i] = launch_of(stream);
         made[i].function += i % functions;
         made[i].name = names[made[i].function % 16];
-        made[i].grid_id = 0x500 + i; /* as at the last launch of the graph */
+        made[i].grid_id = 0x500 + i * step; /* as at the last launch of the graph */
         pasta_nv_node n = {.graph = 0x99, .launch_id = 1, .node = 0x1000 + i, .type = PASTA_NV_NODE_KERNEL};
         n.kernel = made[i];
         deliver(PASTA_NV_GRAPHS, PASTA_NV_NODE_BEGIN, &n);
