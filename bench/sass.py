@@ -30,7 +30,9 @@ def main() -> None:
     """Measure, and print a line for each step."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("modules", nargs="+", type=Path)
-    parser.add_argument("--functions", type=int, help="only so many functions, of all modules")
+    parser.add_argument(
+        "--functions", type=int, metavar="N", help="read only N functions, spread over all modules"
+    )
     parser.add_argument("--chains", action="store_true", help="also all def-use edges")
     parser.add_argument("--blame", action="store_true", help="also blame at every wait")
     given = parser.parse_args()

@@ -32,6 +32,7 @@ static struct {
     pasta_cupti_samples fetched, left;
 } sampled[CONTEXTS];
 static unsigned long samples;
+static bool exiting;
 
 static void load_sampling(void) {
     const char *path = getenv("CUPTI_CLIENT_LIB");
@@ -97,7 +98,8 @@ static void end_sampling(int i) {
     pasta_cupti_sampling disable = {sizeof disable, NULL, sampled[i].context};
     fetch(i);
     reset(&sampled[i].left, sampled[i].reasons);
-    (void)sampling_disable(&disable); /* at exit the context may be gone */
+    int32_t result = sampling_disable(&disable);
+    if (result && !exiting) failed("sampling_disable", result); /* at exit the context may be gone */
     count(&sampled[i].left);
     sampled[i].context = 0;
 }
@@ -153,6 +155,7 @@ static void *flush_regularly(void *unused) {
 static void at_exit(void) {
     const char *log = getenv("CUPTI_CLIENT_LOG");
     flush_all(PASTA_CUPTI_FLUSH_FORCED);
+    exiting = true;
     if (sampling_get) with_contexts(end_sampling, 0);
     FILE *file = log ? fopen(log, "w") : NULL;
     if (!file) return;

@@ -42,7 +42,7 @@ STEPS = ("--set", "probes.window=steps 1/100", "--set", "probes.step-range=step"
 WHOLE = ("resnet18, 1000 steps", "GPT-2, 1000 steps")
 LATER = tuple(f"{name}, last 900" for name in WHOLE)
 INFERENCE = ("inference", "inference, graph")  # of ResNet-18: launches of a few microseconds
-DEPENDENT = ("gemm 1024", "resnet18 inference")
+DEPENDENT = ("gemm 1024", "resnet18, one image")
 VALUES = "values, 1 access in 64"
 TRANSFERS = "global and transfers, empty"
 WAYS = (
@@ -94,7 +94,7 @@ ONLY = {
     "gemm 1024": (
         "native", "empty subscription", TRANSFERS, "pc_dependency", VALUES, "block_schedule",
     ),
-    "resnet18 inference": ("native", TRANSFERS, "pc_dependency", VALUES),
+    "resnet18, one image": ("native", TRANSFERS, "pc_dependency", VALUES),
     "vadd, 2^20 floats": ("native", "global, empty", "mem_trace"),
     "resnet18, 4096 objects": ("native", "global, empty", "attribution"),
     "resnet18, 200 steps": (

@@ -39,6 +39,7 @@ def workloads(directory: Path) -> dict[str, Workload]:
     def python(program: Path, *arguments: str | Path, figure: str = "median_step") -> Workload:
         return Workload([sys.executable, str(program), *map(str, arguments)], figure)
 
+    image = python(STEPS, "inference", "--steps", "40")
     return {
         "vadd": Workload([str(vadd)], "vadd"),
         "vadd, 4096 objects": Workload([str(vadd), "4096"], "vadd"),
@@ -51,8 +52,8 @@ def workloads(directory: Path) -> dict[str, Workload]:
         "resnet18, 1000 steps, last 900": python(STEPS, "resnet18", *many, figure="last_step"),
         "GPT-2, 1000 steps": python(STEPS, "eager", *many, figure="mean_step"),
         "GPT-2, 1000 steps, last 900": python(STEPS, "eager", *many, figure="last_step"),
-        "inference": python(STEPS, "inference", "--steps", "40"),
-        "resnet18 inference": python(STEPS, "inference", "--steps", "20"),
+        "inference": image,
+        "resnet18, one image": image,  # in other ways
         "inference, graph": python(STEPS, "inference-graph", "--steps", "40"),
     }
 

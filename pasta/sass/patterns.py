@@ -2,8 +2,8 @@
 
 Four fields of an instruction hold register numbers, unless its operation has other bits there.
 nvdisasm tells which: it lists an instruction whose fields hold marks, and a field is a register if
-its mark is one in the text. Other fields keep their values. Texts made from patterns equal those of
-nvdisasm for each instruction (docs/sass.md).
+its mark is one in the text. Other fields keep their values. Texts reconstructed from patterns are
+identical to nvdisasm's (docs/sass.md).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 #: Bits of an instruction's high half that schedule it: the text does not depend on them.
 CONTROL_SHIFT: Final = 41
 OPERATION_MASK: Final = (1 << CONTROL_SHIFT) - 1
-#: Architectures whose texts were compared with those of nvdisasm: others are listed one by one.
+#: Architectures checked against nvdisasm; instructions of others are listed one by one.
 _COMPARED: Final = range(75, 122)
 #: Their register fields, of 8 bits: half of the instruction, first bit.
 _FIELDS: Final = ((0, 16), (0, 24), (0, 32), (1, 0))

@@ -160,8 +160,9 @@ def patch_text(
     return f"def {name}({arguments}):\n{text}"
 
 
-#: Fields that cost next to nothing; and those of all lanes of the access, which some may leave.
+#: Fields that a guard may test because they cost next to nothing.
 _CHEAP = {"block", "warp", "sm", "address", "bytes"}
+#: Fields of the whole access, which would be wrong once a guard has let some of its lanes leave.
 _OF_LANES = {"leader", "lanes", "warp_bytes", "sectors", "ideal_sectors", "ways", "ideal_ways"}
 
 

@@ -397,6 +397,12 @@ def _beside_pc(spec: MapSpec) -> str | None:
     return next((key for key in spec.keys if key != "pc"), None)
 
 
+def _bounded_rows(least: int) -> int:
+    """Rows of a table with a bound: a power of two, and a multiple of the four that are loaded at
+    once."""
+    return max(4, 1 << (least - 1).bit_length())
+
+
 class _HashWords(Place[P]):
     """Words of each key in a hash table of the run."""
 
@@ -483,9 +489,8 @@ class KeyWords(_HashWords[PerKey]):
     def allocate(self) -> None:
         """Take a table with at least four times as many rows as the map's capacity."""
         self.most = self.request.capacity
-        rows = max(4, 1 << (4 * self.most - 1).bit_length())
         self._number = len(self.areas.key_tables)
-        self.areas.key_tables.append(Hash(rows, 1))
+        self.areas.key_tables.append(Hash(_bounded_rows(4 * self.most), 1))
 
     @property
     def index(self) -> int:
@@ -512,8 +517,7 @@ class ShadowWords(Place[PerAddress]):
 
     def allocate(self) -> None:
         """Take a table with at least twice as many rows as granules, and a word of the slot."""
-        rows = max(4, 1 << (2 * self.request.capacity - 1).bit_length())
-        self._table = Hash(rows, 1, 0)
+        self._table = Hash(_bounded_rows(2 * self.request.capacity), 1, 0)
         self._number = len(self.areas.key_tables)
         self.areas.key_tables.append(self._table)
         self.lost = self.areas.take("slot", 1)
