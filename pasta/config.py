@@ -9,7 +9,7 @@ import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from pasta import paths
 from pasta.backends import BACKENDS
@@ -35,6 +35,9 @@ from pasta.settings import (
     parse_window,
     setting,
 )
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 _MAX_FILE = 1 << 20
 _MAX_LINES = 2000
@@ -640,9 +643,16 @@ def suggest_key(key: str) -> str:
     return remedy if remedy.startswith("did") else "pasta tools --settings lists all settings"
 
 
-def preset_names() -> list[str]:
-    """Names of the built-in presets."""
-    return sorted(path.stem for path in paths.presets().glob("*.toml"))
+#: Entry points of packages with presets: a preset's name, and the module with NAME.toml beside it.
+PRESETS = "pasta.presets"
+
+
+def preset_names(*, installed: bool = False) -> list[str]:
+    """Names of the built-in presets; `installed`: and of those in packages."""
+    names = {path.stem for path in paths.presets().glob("*.toml")}
+    if installed:
+        names.update(point.name for point in _preset_points())
+    return sorted(names)
 
 
 def find_preset(source: str) -> Path:
@@ -653,4 +663,30 @@ def find_preset(source: str) -> Path:
         raise ConfigError(f"{shown(source, 200)[1:-1]}: no such configuration file")
     if source in preset_names():
         return paths.presets() / f"{source}.toml"
-    raise ConfigError(f"unknown preset {shown(source)}", remedy=suggest(source, preset_names()))
+    for point in _preset_points():
+        if point.name == source:
+            return _preset_of(point)
+    remedy = suggest(source, preset_names(installed=True))
+    raise ConfigError(f"unknown preset {shown(source)}", remedy=remedy)
+
+
+def _preset_points() -> Iterator[EntryPoint]:
+    from importlib.metadata import entry_points  # half of the launcher's time, rarely needed
+
+    yield from entry_points(group=PRESETS)
+
+
+def _preset_of(point: EntryPoint) -> Path:
+    """The file of a package's preset. Raises ConfigError."""
+    try:
+        module = point.load()
+        path = Path(module.__file__).with_name(f"{point.name}.toml")
+    except Exception as error:
+        why = f"{point.value} cannot be loaded: {type(error).__name__}: {error}"
+    else:
+        if path.is_file():
+            return path
+        why = f"{path} does not exist"
+    raise ConfigError(
+        f"preset {point.name}: {why}", remedy="repair or remove the package that provides it"
+    )

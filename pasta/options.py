@@ -19,14 +19,14 @@ _ACCEPTED: dict[str, str] = {
     "float": "a number",
     "str": "a string",
     "bytes": 'a size such as 4096, "4KiB" or "1MB"',
-    "duration": 'a duration such as "10ms", "2s" or a number of nanoseconds',
+    "duration": 'a duration such as "10ms", "2s" or a number of seconds',
     "regex": "a regular expression",
 }
 _BOOLS = {"true": True, "yes": True, "on": True, "1": True} | {
     "false": False, "no": False, "off": False, "0": False,
 }  # fmt: skip
 #: Bytes of each suffix of a size, ns of each suffix of a duration; in lower case.
-SCALES: dict[str, dict[str, int]] = {"bytes": BYTES, "duration": {"": 1, **NANOSECONDS}}
+SCALES: dict[str, dict[str, int]] = {"bytes": BYTES, "duration": NANOSECONDS}
 
 
 class Configured(Protocol):
@@ -110,14 +110,14 @@ class Option(Generic[T]):
                 return value
         elif isinstance(value, bool):
             pass
-        elif self.kind in ("int", "bytes", "duration") and isinstance(value, int):
+        elif self.kind in ("int", "bytes") and isinstance(value, int):
             return value
         elif self.kind == "int" and text is not None:
             return int(text, 0)
         elif self.kind == "float" and (text is not None or isinstance(value, (int, float))):
             return float(text if text is not None else value)  # type: ignore[arg-type]
-        elif self.kind in SCALES and text is not None:
-            found = scaled(text, SCALES[self.kind])
+        elif self.kind in SCALES and isinstance(value, (int, float, str)):
+            found = scaled(str(value), SCALES[self.kind])
             if found is not None:
                 return found
         raise ValueError(value)
@@ -168,8 +168,8 @@ def option(
 ) -> Any:
     """Declare an option of a tool, typed by its default: bool, int, float or str.
 
-    `kind` "bytes" accepts sizes ("4KiB"), as int bytes; "duration" accepts durations ("10ms"), as
-    int nanoseconds; "regex" accepts regular expressions, as text. Raises
+    `kind` "bytes" accepts sizes ("4KiB"), as int bytes; "duration" accepts durations ("10ms", or
+    seconds), as int nanoseconds; "regex" accepts regular expressions, as text. Raises
     TypeError for a default of another type.
     """
     found = kind or type(default).__name__

@@ -14,9 +14,9 @@ BYTES: Final[dict[str, int]] = {
     **{f"{letter}ib": 1 << 10 * power for letter, power in _POWERS.items()},
     **{f"{letter}b": 1000**power for letter, power in _POWERS.items()},
 }
-#: Nanoseconds by unit.
+#: Nanoseconds by unit; seconds without one.
 NANOSECONDS: Final[dict[str, int]] = {
-    "ns": 1, "us": 10**3, "µs": 10**3, "ms": 10**6, "s": 10**9, "min": 60 * 10**9,
+    "": 10**9, "ns": 1, "us": 10**3, "µs": 10**3, "ms": 10**6, "s": 10**9, "min": 60 * 10**9,
     "h": 3600 * 10**9,
 }  # fmt: skip
 #: More digits are above every bound.

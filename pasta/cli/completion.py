@@ -59,7 +59,7 @@ def run(options: argparse.Namespace) -> int:
 @cache
 def lists() -> dict[str, list[str]]:
     """The words that arguments of each kind take."""
-    tools, presets = tool_names(), preset_names()
+    tools, presets = tool_names(), preset_names(installed=True)
     return {
         "tools": tools,
         "presets": presets,

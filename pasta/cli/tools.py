@@ -16,7 +16,7 @@ from pasta.backends import BACKENDS
 from pasta.capabilities import ACCESSES
 from pasta.cli.output import console_for
 from pasta.config import Config, all_settings, find_preset, preset_names
-from pasta.errors import ToolError
+from pasta.errors import ConfigError, ToolError
 from pasta.frameworks import FRAMEWORKS
 from pasta.plugins import Listed, find_tools, list_tools
 from pasta.tool import Tool
@@ -59,16 +59,20 @@ def _print_all(console: Console, tools: Sequence[Listed], *, with_options: bool)
         ]
         _print(console, ("option", "meaning", "default"), each)
     names = {tool.name for tool in tools}
-    presets = [(name, *_preset(name)) for name in preset_names() if name not in names]
+    known = preset_names(installed=True)
+    presets = [(name, *_preset(name)) for name in known if name not in names]
     _print(console, ("preset", "summary", "tools"), presets)
     console.print("pasta tools NAME describes one; -c TOOL runs a tool with its preset's options")
 
 
 def _preset(name: str) -> tuple[str, str]:
-    """The description in a preset's first line, and its tools."""
+    """The description in a preset's first line, or why it cannot be loaded, and its tools."""
     config = Config()
-    config.load(name)
-    first = find_preset(name).read_text(encoding="utf-8").partition("\n")[0]
+    try:
+        config.load(name)
+        first = find_preset(name).read_text(encoding="utf-8").partition("\n")[0]
+    except ConfigError as error:
+        return str(error), ""
     return first.removeprefix("#").strip(), ", ".join(config.tools)
 
 
@@ -76,7 +80,7 @@ def _print_one(console: Console, name: str, paths: Sequence[str]) -> None:
     try:
         found = find_tools(name, paths)
     except ToolError:
-        if name not in preset_names():
+        if name not in preset_names(installed=True):
             raise
         what, tools = _preset(name)
         console.print(Text(f"{name}: {what}\ntools: {tools}\nfile: {find_preset(name)}"))

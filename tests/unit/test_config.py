@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pasta import paths
 from pasta.cli import preload
 from pasta.config import Config, all_settings, find_preset, preset_names
 from pasta.errors import ConfigError, ToolError
@@ -245,6 +246,32 @@ def test_unknown_preset_and_missing_file() -> None:
         find_preset("copyes")
     with pytest.raises(ConfigError, match="no such configuration file"):
         find_preset("nowhere/x.toml")
+
+
+def test_presets_of_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package, info = tmp_path / "their_presets", tmp_path / "their_presets-1.0.dist-info"
+    package.mkdir()
+    info.mkdir()
+    (package / "__init__.py").touch()
+    (package / "theirs.toml").write_text('# Theirs.\ntools = ["copies"]\n')
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: their-presets\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(
+        "[pasta.presets]\ntheirs = their_presets\nlost = their_presets\nbroken = nothing_here\n"
+        "copies = their_presets\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    config = Config()
+    config.load("theirs")
+    assert config.tools == ["copies"]
+    assert {"theirs", "lost", "broken"} <= set(preset_names(installed=True))
+    assert "theirs" not in preset_names()
+    assert find_preset("copies") == paths.presets() / "copies.toml"  # PASTA's own come first
+    with pytest.raises(ConfigError, match=r"preset lost: .*/lost\.toml does not exist"):
+        find_preset("lost")
+    with pytest.raises(ConfigError, match="preset broken: nothing_here cannot be loaded"):
+        find_preset("broken")
+    with pytest.raises(ConfigError, match="did you mean theirs"):
+        find_preset("their")
 
 
 @pytest.mark.parametrize("name", preset_names())

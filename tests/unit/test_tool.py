@@ -57,6 +57,7 @@ def test_options_read_as_typed_values() -> None:
         ("size", "1.5MiB", 3 << 19), ("size", "2GB", 2 * 10**9), ("size", "512", 512),
         ("size", 64, 64), ("size", "3 kib", 3072),
         ("wait", "2s", 2 * 10**9), ("wait", "5us", 5000), ("wait", "1min", 60 * 10**9),
+        ("wait", 2, 2 * 10**9), ("wait", "3", 3 * 10**9), ("wait", 0.25, 250_000_000),
         ("names", "^a[0-9]$", "^a[0-9]$"),
     ],
 )  # fmt: skip
@@ -78,6 +79,8 @@ def test_options_take_toml_values_and_texts(key: str, given: object, value: obje
         ("size", "4 parsecs", "4KiB"),
         ("size", "-1", "4KiB"),
         ("wait", [], "10ms"),
+        ("wait", True, "10ms"),
+        ("wait", -1, "10ms"),
         ("names", "a(b", "a regular expression"),
         ("names", 1, "a regular expression"),
         ("cuont", 1, "did you mean count?"),

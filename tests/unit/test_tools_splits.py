@@ -25,12 +25,12 @@ OPTIONS: dict[str, dict[str, object]] = {
     "kernel_freq": {
         "configurations": 20,
         "dominant": 0.1,
-        "least_time": 1,
+        "least_time": "1ns",
         "tiny_launches": 1,
     },
     "copies": {"transfers": 5, "repeated": 1, "pageable": 1, "small_copies": 1},
     "operators": {
-        "least_time": 1,
+        "least_time": "1ns",
         "outside_share": 0.0,
         "outside_gap": 0,
         "outside_gaps": 1,
