@@ -154,6 +154,7 @@ def test_instructions_name_their_kernel() -> None:
     assert found["gemm"] == "aten::mm, aten::other"
 
 
+@pytest.mark.slow
 def test_no_framework_columns_without_a_framework() -> None:
     events = Events()
     events.alloc(SEGMENT, 64)
@@ -165,6 +166,7 @@ def test_no_framework_columns_without_a_framework() -> None:
         assert not any("object_shape" in each.columns for each in result.tables.values())
 
 
+@pytest.mark.slow
 def test_dependencies_by_tensor() -> None:
     """Addresses are followed: a tensor comes after the one before it at its address."""
     result = run_tool(TOOLS["pc_dependency"], training())
@@ -176,6 +178,7 @@ def test_dependencies_by_tensor() -> None:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("dtype", "value", "narrow"),
     [

@@ -214,6 +214,7 @@ def test_mem_trace_records_every_instruction(name: str) -> None:
     assert sum(m for r, m in zip(rows, masks, strict=True) if r["atomic"]) == total.atomics
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_results_are_independent_of_batches_and_handover(name: str) -> None:
     """The state moves to another process after some of the batches."""

@@ -62,6 +62,7 @@ def test_every_distance_and_kind() -> None:
     assert (thing["cold"], thing["granules"]) == (32, 192)
 
 
+@pytest.mark.slow
 def test_a_wide_access_after_narrow_ones_has_an_edge_for_each_granule() -> None:
     events = launched()
     events.access("global", WORDS, write=True, pc=ENTRY)
@@ -206,6 +207,7 @@ def test_edges_of_instructions_that_are_not_known() -> None:
     assert not _with_tags(np.array([2], np.uint64), np.zeros(0, np.uint64))[1].any()
 
 
+@pytest.mark.slow
 def test_granules_without_room_are_counted() -> None:
     events = launched()
     events.access("global", WORDS[:16])  # eight granules of two words

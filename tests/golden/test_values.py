@@ -78,6 +78,7 @@ def test_narrower_types(bytes: int, value: int, as_int: int, as_float: int) -> N
     assert (found["narrow_int"], found["narrow_float"]) == (as_int, as_float)
 
 
+@pytest.mark.slow
 def test_a_wide_access_has_elements() -> None:
     """16 bytes are four words, or two of eight bytes."""
     value = 5 | 6 << 32 | 0 << 64 | f32(1.0) << 96
@@ -140,6 +141,7 @@ def test_atomics_find_values() -> None:
     assert (row["op"], row["frequent"], row["redundant"]) == ("load", "3", 0)
 
 
+@pytest.mark.slow
 def test_sampled_blocks_and_lines() -> None:
     """All accesses of every second block to an eighth of the lines of 512 bytes."""
     events = launched()
@@ -159,6 +161,7 @@ def test_sampled_blocks_and_lines() -> None:
     assert row["frequent"] in ("0", "2", "4", "6") and row["frequent_share"] == 0.25
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("every", "confidence"), [(1, "medium"), (4, "low")])
 def test_zeros_in_a_sample_of_blocks_are_less_certain(every: int, confidence: str) -> None:
     events = launched()

@@ -437,6 +437,7 @@ def test_accesses_are_buffered_until_their_launch_event() -> None:
     assert probes is not None and probes.orphans == 0
 
 
+@pytest.mark.slow
 def test_accesses_without_a_launch_event_are_reported() -> None:
     events = Events()
     events.launch("kernel")

@@ -20,7 +20,7 @@ SMALL = ("--device=cpu", "--steps=3", "--batch=2", "--length=16", "--layers=2", 
 
 @pytest.mark.parametrize(
     "options",
-    [(), ("--amp",), ("--checkpoint",), ("--workers=2",), ("--compile",)],
+    [(), ("--amp",), ("--checkpoint",), ("--workers=2",), ("--compile", "--layers=1")],
     ids=lambda options: options[0].strip("-") if options else "plain",
 )
 def test_transformer_output_is_unchanged(pasta_preload, options: tuple[str, ...]) -> None:
