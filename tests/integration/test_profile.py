@@ -56,7 +56,7 @@ import pasta
 launch(1)
 for _ in range(2):
     with pasta.profile("marks.py") as run:
-        for _ in range(300_000):
+        for _ in range(600_000):
             pasta.mark("x")
     print(run.arrow("marks")["marks"].to_pylist(), run.manifest["dropped"], run.failures)
 """
@@ -74,10 +74,10 @@ def test_more_events_than_the_ring_holds(pasta_preload, python_program, consumer
     """Events that the run's own consumer has processed stay in the ring until the block's reader
     has read them."""
     (pasta_preload.directory / "marks.py").write_text(COUNTING)
-    options = (*CONSUMERS[consumer], "--set=ring.max=20MiB")
+    options = (*CONSUMERS[consumer], "--set=ring.max=40MiB")
     done = pasta_preload(sys.executable, python_program(MARKS), options=options)
-    assert done.stdout == "[300000] {} {}\n" * 2, done.stderr
-    assert done.run.count("mark") == 600_000
+    assert done.stdout == "[600000] {} {}\n" * 2, done.stderr
+    assert done.run.count("mark") == 1_200_000
     assert done.run.manifest["dropped"] == {}
 
 
