@@ -17,6 +17,7 @@ FLAG_GRAPH: int = lib.PASTA_FLAG_GRAPH
 FLAG_ASYNC: int = lib.PASTA_FLAG_ASYNC
 FLAG_INTERNAL: int = lib.PASTA_FLAG_INTERNAL
 FLAG_PROBED: int = lib.PASTA_FLAG_PROBED
+FLAG_PAUSED: int = lib.PASTA_FLAG_PAUSED
 #: Reasons of migrations of managed memory.
 REASON_COHERENCE: int = lib.PASTA_REASON_coherence
 REASON_EVICTION: int = lib.PASTA_REASON_eviction

@@ -207,11 +207,13 @@ def _prepared(
     """A session with what the target needs before it starts; `wanted`: framework
     data that others than these tools require; `probes`: whether the probes of tools run. Raises
     PastaError."""
+    pauses = not wanted and Wanted.at_probes(tools)  # not in passes, which are joined by operator
     wanted = wanted or Wanted.by(tools)
     if config.operator or config.module:
         wanted = wanted._replace(operators=True)
     samples = adapt_backends(config, tools)
     session = Session.create(config, command, verbosity, wanted, roofs)
+    session.document["operators_pause"] = pauses
     try:
         if config.uvm_plan:
             session.uvm_plan.write_text(_native_plan(config.uvm_plan))

@@ -34,6 +34,10 @@ if TYPE_CHECKING:
 BeginBlock = Callable[[], tuple[Callable[[], None], str]]
 
 
+#: Needs of tools for which operators are followed, or could be missed.
+_FOLLOWED = {"allocations", "operators", "recording", "stacks", "tensors"}
+
+
 class Wanted(NamedTuple):
     """Events of frameworks that tools require."""
 
@@ -53,6 +57,19 @@ class Wanted(NamedTuple):
             "allocations" in tool.needed() or "on_tensors" in tool.handlers() for tool in tools
         )
         return cls(operators, tensors, allocations)
+
+    @staticmethod
+    def at_probes(tools: Iterable[Tool]) -> bool:
+        """Whether operators are required at probed launches only: results for all launches are
+        estimates, and no tool looks at operators, stacks or allocations for other reasons."""
+        for tool in tools:
+            needed = set(tool.needed())
+            estimates = "probes" in needed and tool.estimates
+            if needed & ({"launches", "allocations"} if estimates else _FOLLOWED):
+                return False
+            if {"on_operators", "on_frames", "on_tensors", "on_batch"} & set(tool.handlers()):
+                return False
+        return True
 
     def __bool__(self) -> bool:
         return self.operators or self.tensors or self.allocations
@@ -78,6 +95,10 @@ class Framework(Extension):
 
     def is_needed(self, config: Sections) -> bool:
         """Whether the settings require the hooks, also if no tool does."""
+        return False
+
+    def pauses(self, config: Sections) -> bool:
+        """Whether the hooks stop recording operators while libpasta needs none."""
         return False
 
     def hook_settings(self, config: Sections, wanted: Wanted) -> dict[str, object]:

@@ -14,6 +14,8 @@ from pasta.table import counted
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+#: In place of the id of an operator's name.
+_ANY = (1 << 32) - 1
 #: Launches of a page of `Sampling`: a damaged record with a huge ordinal costs one page.
 _PAGE = 1 << 16
 
@@ -35,7 +37,7 @@ class Estimate:
         return self.error / self.total if self.total else math.nan
 
 
-def estimate(counts: NDArray[Any], probed: int, launches: int) -> Estimate:
+def estimate(counts: NDArray[Any], probed: int, launches: float) -> Estimate:
     """Total over `launches`, from the counts of the `probed` ones among them.
 
     Launches with a count of 0 may be omitted. The total is the mean of probed launches times the
@@ -65,9 +67,14 @@ def _variance(values: NDArray[Any], count: int) -> float:
 class Shape:
     """Launches that do the same, unless it depends on their data: same kernel (name id), module,
     grid, block, dynamic shared memory (bytes; absent: all ones) and, unless a graph launched them,
-    operator. Numbers are consecutive, from 1."""
+    operator. Numbers are consecutive, from 1.
+
+    `alike` is equal for shapes that differ in the operator only. Launches while operators were
+    paused, which were not probed, are a shape without a known operator: `paused`."""
 
     number: int
+    alike: int
+    paused: bool
     kernel: int
     grid: tuple[int, ...]
     block: tuple[int, ...]
@@ -95,31 +102,37 @@ class Sampling:
         if not len(launches):
             return
         probed = launches["flags"] & abi.FLAG_PROBED != 0
-        keys = _keys_of(launches)
+        keys = alike = _keys_of(launches)
+        paused = np.zeros(len(launches), bool)
         if operators is not None:
             direct = launches["flags"] & abi.FLAG_GRAPH == 0
-            keys = np.where(direct, _mixed(keys, operators), keys)
+            paused = direct & ~probed & (launches["flags"] & abi.FLAG_PAUSED != 0)
+            alike = np.where(direct, _mixed(keys, np.uint64(_ANY)), keys)
+            keys = np.where(direct & ~paused, _mixed(keys, operators), alike)
         distinct, first, group = np.unique(keys, return_index=True, return_inverse=True)
         group = group.reshape(-1)
         seen = np.bincount(group, minlength=len(distinct)).tolist()
         hits = np.bincount(group[probed], minlength=len(distinct)).tolist()
         numbers = [
-            self._count(key, row, launched, hit)
-            for key, row, launched, hit in zip(
-                distinct.tolist(), launches[first], seen, hits, strict=True
+            self._count(key, row, same, at_pause, launched, hit)
+            for key, row, same, at_pause, launched, hit in zip(
+                distinct.tolist(), launches[first], alike[first].tolist(),
+                paused[first].tolist(), seen, hits, strict=True,
             )
-        ]
+        ]  # fmt: skip
         of_launch = np.asarray(numbers, np.uint32)[group]
         for page, mine, at in _pages(launches["ordinal"]):
             self._numbers.setdefault(page, np.zeros(_PAGE, np.uint32))[at] = of_launch[mine]
 
-    def _count(self, key: int, launch: Any, seen: int, probed: int) -> int:
+    def _count(
+        self, key: int, launch: Any, alike: int, paused: bool, seen: int, probed: int
+    ) -> int:
         """Counts launches of a shape; its number."""
         shape = self.shapes.get(key)
         if shape is None:
             grid, block = tuple(launch["grid"].tolist()), tuple(launch["block"].tolist())
             shape = self.shapes[key] = Shape(
-                len(self.shapes) + 1, int(launch["name"]), grid, block,
+                len(self.shapes) + 1, alike, paused, int(launch["name"]), grid, block,
                 int(launch["shared_dynamic"]),
             )  # fmt: skip
         shape.seen += seen
@@ -147,6 +160,23 @@ class Sampling:
         """Kernels (name ids) without a probed launch."""
         return sorted(name for name in self.seen if not self.probed.get(name))
 
+    def launches(self) -> dict[int, float]:
+        """Launches by the number of a shape: those while operators were paused are divided among
+        the shapes that differ in the operator only, in proportion to their own."""
+        known: dict[int, int] = {}
+        unknown: dict[int, int] = {}
+        for each in self.shapes.values():
+            of = unknown if each.paused else known
+            of[each.alike] = of.get(each.alike, 0) + each.seen
+        found: dict[int, float] = {}
+        for each in self.shapes.values():
+            more, own = unknown.get(each.alike, 0), known.get(each.alike, 0)
+            if each.paused:
+                found[each.number] = 0 if own else each.seen
+            else:
+                found[each.number] = each.seen + each.seen * more / own if more else each.seen
+        return found
+
     def estimates(self, launches: NDArray[Any], counts: NDArray[Any]) -> dict[int, Estimate]:
         """Estimates by launched kernel, from one count per probed launch and its ordinal.
 
@@ -159,10 +189,11 @@ class Sampling:
         groups = np.split(counts[order], starts[1:])
         values = dict(zip(distinct.tolist(), groups, strict=False))
         shapes: dict[int, list[tuple[Estimate, NDArray[Any]]]] = {}
+        seen = self.launches()
         for shape in self.shapes.values():
             if shape.probed:
                 own = values.get(shape.number, counts[:0])
-                found = estimate(own, shape.probed, shape.seen), own
+                found = estimate(own, shape.probed, seen[shape.number]), own
                 shapes.setdefault(shape.kernel, []).append(found)
         rests = self._rests()
         return {
@@ -195,23 +226,24 @@ class Sampling:
 
     def shape_weights(self) -> NDArray[Any]:
         """`weights` by the number of a shape; 1 for unknown shapes (number 0)."""
-        rests, found = self._rests(), np.ones(len(self.shapes) + 1)
+        rests, seen, found = self._rests(), self.launches(), np.ones(len(self.shapes) + 1)
         for each in self.shapes.values():
             if each.probed:
                 rest = rests.get(each.kernel, 0) / self.probed[each.kernel]
-                found[each.number] = each.seen / each.probed + rest
+                found[each.number] = seen[each.number] / each.probed + rest
         return found
 
     def completed(self, launches: NDArray[Any], counts: NDArray[Any]) -> NDArray[Any]:
         """Counts (float64; NaN: not probed) by ordinal, those of launches that were not probed as
-        the mean of their shape, or if that was never probed, of their kernel; NaN if neither was.
-        """
+        the mean of their shape, or if that was never probed, of the shapes that differ in the
+        operator only, or of their kernel; NaN if none was."""
         numbers = self.numbers(launches)
-        kernel_of = np.zeros(len(self.shapes) + 1, np.int64)
+        wider = np.zeros((2, len(self.shapes) + 1), np.uint64)
         for each in self.shapes.values():
-            kernel_of[each.number] = each.kernel
+            wider[:, each.number] = each.alike, each.kernel
         found = counts
-        for groups in (numbers, np.unique(kernel_of[numbers], return_inverse=True)[1].reshape(-1)):
+        coarse = [np.unique(of[numbers], return_inverse=True)[1].reshape(-1) for of in wider]
+        for groups in (numbers, *coarse):
             known = ~np.isnan(counts)
             size = int(groups.max(initial=0)) + 1
             probed = np.bincount(groups[known], minlength=size)
@@ -220,16 +252,17 @@ class Sampling:
             found = np.where(np.isnan(found), means[groups], found)
         return np.asarray(found)
 
-    def _rests(self) -> dict[int, int]:
+    def _rests(self) -> dict[int, float]:
         """Launches of shapes that were never probed, by kernel."""
-        found: dict[int, int] = {}
+        found: dict[int, float] = {}
+        seen = self.launches()
         for each in self.shapes.values():
             if not each.probed:
-                found[each.kernel] = found.get(each.kernel, 0) + each.seen
+                found[each.kernel] = found.get(each.kernel, 0) + seen[each.number]
         return found
 
     def _of_kernel(
-        self, kernel: int, shapes: Sequence[tuple[Estimate, NDArray[Any]]], rest: int
+        self, kernel: int, shapes: Sequence[tuple[Estimate, NDArray[Any]]], rest: float
     ) -> Estimate:
         """From the probed shapes of a kernel, each with its counts, and its other launches."""
         if not shapes:
@@ -294,14 +327,22 @@ class Sampling:
                 f" probes.every={every}, instead of a window or budget probes the first launch of"
                 " each)"
             )
+        launched = self.launches()
         rest = [
-            each for each in self.shapes.values() if not each.probed and each.kernel in self.probed
+            launched[each.number]
+            for each in self.shapes.values()
+            if not each.probed and each.kernel in self.probed and launched[each.number]
         ]
         if rest:
             text += (
                 f"; {counted(len(rest), 'shape')} of launches never probed,"
-                f" {_percent(sum(each.seen for each in rest) / seen)} of launches: counted as the"
-                " mean of their kernels"
+                f" {_percent(sum(rest) / seen)} of launches: counted as the mean of their kernels"
+            )
+        paused = sum(each.seen for each in self.shapes.values() if each.paused)
+        if paused:
+            text += (
+                f"; operators were paused in {_percent(paused / seen)} of launches, which count for"
+                " them in proportion to the others"
             )
         return text
 

@@ -151,6 +151,8 @@ def _framework_settings(session: Session) -> dict[str, object]:
         if (wanted and each.is_followed(config)) or each.is_needed(config)
     ]
     found: dict[str, object] = {"frameworks": ",".join(each.name for each in followed)}
+    if session.document.get("operators_pause") and any(each.pauses(config) for each in followed):
+        found["probe_pause"] = 1
     for each in followed:
         settings = each.hook_settings(config, wanted)
         settings["quiet"] = session.document["verbosity"] < 0

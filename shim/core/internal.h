@@ -97,8 +97,9 @@ uint32_t pasta_select_count(uint32_t name);    /* the same, not counted as a cal
 void pasta_probe_configure(void); /* reads the configuration, as the first launch or range would */
 
 /* ---- scope.c: what is open around launches ---- */
-/* True: launches are selected by it. `operators`: they are followed in any case. */
-bool pasta_scope_configure(bool operators);
+/* True: launches are selected by it. `operators`: they are followed in any case; `pauses`: but not while none of them
+ * is needed, if nothing is selected by them. */
+bool pasta_scope_configure(bool operators, bool pauses);
 /* Ranges: nested on a stack of this thread, or of the whole process. */
 void pasta_scope_push(uint64_t stack, uint32_t name);
 void pasta_scope_pop(uint64_t stack);
@@ -110,6 +111,14 @@ void pasta_scope_operator_begins(const pasta_operator_begin *begin);
 void pasta_scope_operator_ends(void);
 bool pasta_scope_fits(bool in_graph);
 uint32_t pasta_scope_operator(void); /* name of this thread's innermost operator; 0: none */
+/* The framework pauses and resumes by this function, which may run in any callback and must not wait; false: not now. */
+void pasta_scope_on_pause(bool (*change)(bool paused));
+bool pasta_scope_pauses(void); /* at times */
+/* Whether this thread's operators are unknown: they are not followed, or were not when those that are open began. */
+bool pasta_scope_is_unknown(void);
+/* A launch that would not be probed whatever its operator is, or whose operator is needed; of a known or an unknown one. */
+void pasta_scope_launched(uint64_t ordinal, bool needed, bool unknown);
+void pasta_capture_begins(void); /* of a graph, whose nodes belong to operators: they are followed */
 
 /* ---- environment.c ---- */
 void pasta_environment_load(void);

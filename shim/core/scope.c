@@ -22,8 +22,20 @@ static _Thread_local struct {
     bool matches[MAX_DEPTH]; /* of ranges */
     uint8_t found[MAX_DEPTH]; /* of operators: bits */
     uint32_t name[MAX_DEPTH];
+    uint32_t pauses;  /* number of the last pause when an outermost operator began */
+    uint32_t silence; /* launches since the last pause, before an operator began */
 } here;
 enum { IN_OPERATOR = 1, IN_MODULE = 2 };
+
+/* Operators are paused when the last PATIENCE launches needed none.  A thread in which SILENCE launches are in none has
+ * none. */
+enum { PATIENCE = 4096, SILENCE = 256 };
+static struct {
+    bool allowed;
+    uint32_t on, number; /* `number`: of the last pause, from 1 */
+    uint64_t needed;     /* ordinal of the last launch that needed an operator */
+    bool (*change)(bool paused);
+} pause;
 
 uint32_t pasta_scope_follows_operators PASTA_HOT;
 
@@ -33,11 +45,14 @@ static struct {
     uint32_t open, lost;       /* `lost`: without a place */
 } started;
 
-bool pasta_scope_configure(bool operators) {
+bool pasta_scope_configure(bool operators, bool pauses) {
     asked.range = pasta_select_asks(PASTA_SELECT_RANGE);
     asked.by_operator = pasta_select_asks(PASTA_SELECT_OPERATOR);
     asked.module = pasta_select_asks(PASTA_SELECT_MODULE);
     memset(&started, 0, sizeof started); /* a fork's child has no range of its own open */
+    pause.allowed = pauses && !asked.by_operator && !asked.module;
+    pause.on = pause.number = 0;
+    pause.needed = 0;
     __atomic_store_n(&pasta_scope_follows_operators, operators || asked.by_operator || asked.module, __ATOMIC_RELEASE);
     return asked.range || asked.by_operator || asked.module;
 }
@@ -126,6 +141,10 @@ static bool in_module(const pasta_operator_begin *e) {
 }
 
 void pasta_scope_operator_begins(const pasta_operator_begin *e) {
+    if (!here.operators) {
+        here.pauses = __atomic_load_n(&pause.number, __ATOMIC_RELAXED);
+        here.silence = 0;
+    }
     if (here.operators++ >= MAX_DEPTH) return;
     uint8_t found = 0;
     if (asked.by_operator && pasta_select_matches(PASTA_SELECT_OPERATOR, e->name)) found |= IN_OPERATOR;
@@ -145,6 +164,49 @@ void pasta_scope_operator_ends(void) {
 
 uint32_t pasta_scope_operator(void) {
     return here.operators && here.operators <= MAX_DEPTH ? here.name[here.operators - 1] : 0;
+}
+
+/* ---- pauses ---- */
+
+void pasta_scope_on_pause(bool (*change)(bool paused)) { __atomic_store_n(&pause.change, change, __ATOMIC_RELEASE); }
+
+bool pasta_scope_pauses(void) { return pause.allowed && __atomic_load_n(&pause.change, __ATOMIC_ACQUIRE); }
+
+bool pasta_scope_is_unknown(void) {
+    if (PASTA_LIKELY(!__atomic_load_n(&pause.number, __ATOMIC_RELAXED))) return false;
+    if (__atomic_load_n(&pause.on, __ATOMIC_RELAXED)) return true;
+    return here.pauses != __atomic_load_n(&pause.number, __ATOMIC_RELAXED) && here.silence < SILENCE;
+}
+
+/* The framework may refuse; the next launch that wants the change tries again. */
+static void set_paused(bool on) {
+    uint32_t before = !on;
+    bool (*change)(bool) = __atomic_load_n(&pause.change, __ATOMIC_ACQUIRE);
+    if (!__atomic_compare_exchange_n(&pause.on, &before, on, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED)) return;
+    if (!change(on))
+        __atomic_store_n(&pause.on, !on, __ATOMIC_RELEASE);
+    else if (on)
+        __atomic_fetch_add(&pause.number, 1, __ATOMIC_RELAXED);
+}
+
+static void needed_at(uint64_t ordinal) {
+    __atomic_store_n(&pause.needed, ordinal, __ATOMIC_RELAXED);
+    if (__atomic_load_n(&pause.on, __ATOMIC_RELAXED)) set_paused(false);
+}
+
+void pasta_scope_launched(uint64_t ordinal, bool needed, bool unknown) {
+    bool on = __atomic_load_n(&pause.on, __ATOMIC_RELAXED);
+    if (unknown) here.silence = on ? 0 : here.silence + 1;
+    if (needed || __atomic_load_n(&pasta_capturing, __ATOMIC_RELAXED)) {
+        needed_at(ordinal);
+    } else if (!on && ordinal > __atomic_load_n(&pause.needed, __ATOMIC_RELAXED) + PATIENCE) {
+        __atomic_store_n(&pause.needed, ordinal, __ATOMIC_RELAXED);
+        set_paused(true);
+    }
+}
+
+void pasta_capture_begins(void) {
+    if (pasta_scope_pauses()) needed_at(pasta_coming_launch());
 }
 
 /* ---- launches ---- */

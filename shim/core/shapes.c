@@ -6,7 +6,10 @@
  * a round, since a module is patched for it. The distance between rounds doubles, and starts over when the amounts counted
  * in a shape turn out to differ. More launches of such a shape are probed, at growing distances.
  *
- * The table is lock-free and never shrinks; a launch costs one look-up. */
+ * While a framework's operators are not followed (scope.c), no shape is known. Then a launch counts in an entry for all
+ * operators, which tells when one of their shapes is to be probed: operators are followed again from there on.
+ *
+ * The table is lock-free and never shrinks; a launch costs one look-up, or two where operators pause. */
 #include <sched.h>
 #include <string.h>
 
@@ -55,19 +58,27 @@ static uint64_t mixed(uint64_t hash, uint64_t value) {
     return hash ^ hash >> 29;
 }
 
+static bool has_operator(const pasta_kernel_launch *l) {
+    return settings.enough != UINT32_MAX && l->graph_node == PASTA_ABSENT_U64;
+}
+
+/* In place of an operator's name, for all of them. */
+#define ANY_OPERATOR (UINT64_C(1) << 32)
+
 /* Without sampling, only kernels of a module are distinguished.  The child of a fork starts from zero. */
-static uint64_t key_of(const pasta_kernel_launch *l) {
+static uint64_t key_of(const pasta_kernel_launch *l, uint64_t operator) {
     uint64_t key = mixed(mixed(pasta_generation(), l->name), l->module);
     for (int axis = 0; axis < 3 && settings.enough != UINT32_MAX; axis++)
         key = mixed(key, (uint64_t)l->grid[axis] << 32 | l->block[axis]);
     if (settings.enough != UINT32_MAX) key = mixed(key, l->shared_dynamic);
-    if (settings.enough != UINT32_MAX && l->graph_node == PASTA_ABSENT_U64) key = mixed(key, pasta_scope_operator());
+    if (has_operator(l)) key = mixed(key, operator);
     return key ? key : 1;
 }
 
-/* The entry of a shape, with `create` created at first use; NULL where there is none, or the table is full. */
-static shape *shape_of(const pasta_kernel_launch *l, bool create) {
-    uint64_t key = key_of(l);
+/* The entry of a shape, or of all operators'; with `create` created at first use; NULL where there is none, or the table
+ * is full. */
+static shape *shape_of(const pasta_kernel_launch *l, uint64_t operator, bool create) {
+    uint64_t key = key_of(l, operator);
     for (uint32_t i = 0; i < MAX_PROBES; i++) {
         shape *s = &shapes[((key >> 32) + i) % SHAPES];
         uint64_t held = LOAD(s->key);
@@ -75,7 +86,7 @@ static shape *shape_of(const pasta_kernel_launch *l, bool create) {
         if (held) continue;
         if (!create) return NULL;
         if (__atomic_compare_exchange_n(&s->key, &held, key, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
-            __atomic_fetch_add(&rounds.shapes, 1, __ATOMIC_RELAXED);
+            if (operator != ANY_OPERATOR) __atomic_fetch_add(&rounds.shapes, 1, __ATOMIC_RELAXED);
             return s;
         }
         if (held == key) return s;
@@ -108,7 +119,8 @@ static bool is_due(const shape *s, uint32_t number, uint32_t round) {
 }
 
 bool pasta_shapes_are_due(const pasta_kernel_launch *l) {
-    const shape *s = shape_of(l, false);
+    if (has_operator(l) && pasta_scope_is_unknown()) return !shape_of(l, ANY_OPERATOR, false);
+    const shape *s = shape_of(l, pasta_scope_operator(), false);
     bool begins = settings.spot_check && LOAD(rounds.launches) >= round_ends(LOAD(rounds.begun));
     return !s || begins || is_due(s, LOAD(s->launches), LOAD(rounds.number));
 }
@@ -118,16 +130,18 @@ static uint32_t next_after(const shape *s, uint32_t number, uint32_t probed) {
     return probed < LOAD(s->wanted) ? sum(number, 2 * probed) : UINT32_MAX;
 }
 
-pasta_probe_decision pasta_shapes_decide(const pasta_kernel_launch *l, bool open, bool *due) {
-    shape *s = shape_of(l, true);
-    *due = s || settings.enough == UINT32_MAX;
-    if (!s) {
-        static uint32_t said;
-        if (!*due && !__atomic_exchange_n(&said, 1, __ATOMIC_RELAXED))
-            pasta_say("probes: more than %d launch shapes: further shapes are not probed", SHAPES);
-        return (pasta_probe_decision){.probed = *due && open, .shape = PASTA_ABSENT_U32};
-    }
-    uint32_t number = __atomic_fetch_add(&s->launches, 1, __ATOMIC_RELAXED), round = round_of_launch();
+/* A launch of none of the shapes: the table is full. */
+static pasta_probe_decision without_shape(bool open, bool *due) {
+    static uint32_t said;
+    *due = settings.enough == UINT32_MAX;
+    if (!*due && !__atomic_exchange_n(&said, 1, __ATOMIC_RELAXED))
+        pasta_say("probes: more than %d launch shapes: further shapes are not probed", SHAPES);
+    return (pasta_probe_decision){.probed = *due && open, .shape = PASTA_ABSENT_U32};
+}
+
+/* The launch `number` of a shape. */
+static pasta_probe_decision decide(shape *s, uint32_t number, bool open, bool *due) {
+    uint32_t round = round_of_launch();
     pasta_probe_decision d = {.shape = (uint32_t)(s - shapes), .wanted = number == 0};
     *due = is_due(s, number, round);
     if (!*due || !open) return d;
@@ -137,6 +151,43 @@ pasta_probe_decision pasta_shapes_decide(const pasta_kernel_launch *l, bool open
     uint32_t probed = __atomic_add_fetch(&s->probed, 1, __ATOMIC_RELAXED);
     if (probed == settings.enough) d.wanted--;
     if (probed >= settings.enough) STORE(s->next, next_after(s, number, probed));
+    return d;
+}
+
+/* The launch `number` of all operators, whose own is unknown: it is not probed. */
+static pasta_probe_decision pass(const pasta_kernel_launch *l, shape *all, uint32_t number) {
+    uint32_t round = round_of_launch();
+    bool needed = number >= LOAD(all->next) || LOAD(all->round) != round; /* `next` of a new entry is 0 */
+    if (needed) { /* once */
+        STORE(all->next, UINT32_MAX);
+        STORE(all->round, round);
+    }
+    pasta_scope_launched(l->ordinal, needed, true);
+    return (pasta_probe_decision){.paused = true, .shape = PASTA_ABSENT_U32};
+}
+
+/* For `pass`: when the next launch of a shape is to be probed, whose launch `number` was decided about. */
+static void expect(shape *all, uint32_t number_of_all, const shape *s, uint32_t number) {
+    uint32_t next = LOAD(s->probed) < settings.enough ? UINT32_MAX : LOAD(s->next), known = LOAD(all->next);
+    if (next != UINT32_MAX) next = next > number ? sum(number_of_all, next - number) : number_of_all + 1;
+    if (!number_of_all || next < known || known <= number_of_all) STORE(all->next, next);
+    STORE(all->round, LOAD(s->round));
+}
+
+pasta_probe_decision pasta_shapes_decide(const pasta_kernel_launch *l, bool open, bool *due) {
+    shape *all = has_operator(l) && pasta_scope_pauses() ? shape_of(l, ANY_OPERATOR, true) : NULL;
+    uint32_t number_of_all = all ? __atomic_fetch_add(&all->launches, 1, __ATOMIC_RELAXED) : 0;
+    bool unknown = all && pasta_scope_is_unknown();
+    *due = false;
+    if (unknown && (number_of_all || !open)) return pass(l, all, number_of_all);
+    shape *s = shape_of(l, pasta_scope_operator(), true);
+    if (!s) return without_shape(open, due);
+    uint32_t number = __atomic_fetch_add(&s->launches, 1, __ATOMIC_RELAXED);
+    pasta_probe_decision d = decide(s, number, open, due);
+    if (!all) return d;
+    d.paused = unknown;
+    expect(all, number_of_all, s, number);
+    pasta_scope_launched(l->ordinal, *due, unknown);
     return d;
 }
 

@@ -47,6 +47,7 @@ static pasta_framework api __attribute__((aligned(64))) = {
     .follows_operators = &pasta_scope_follows_operators,
     .operator_begins = pasta_scope_operator_begins,
     .operator_ends = pasta_scope_operator_ends,
+    .on_pause = pasta_scope_on_pause,
 };
 
 void pasta_framework_provide(bool (*follow_allocators)(bool follow)) { api.follow_allocators = follow_allocators; }

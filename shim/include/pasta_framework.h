@@ -9,7 +9,7 @@
 
 #include "pasta_abi.h"
 
-#define PASTA_FRAMEWORK_VERSION 7
+#define PASTA_FRAMEWORK_VERSION 8
 #define PASTA_FRAMEWORK_SYMBOL "pasta_framework_api"
 
 /* Called with each record of this process at its publication, but not with those of the framework's hooks.
@@ -48,6 +48,9 @@ typedef struct pasta_framework {
     /* Text of a string id, without a NUL, or NULL.  Valid as long as the process. */
     const char *(*interned)(uint32_t id, size_t *length);
     void (*say)(const char *format, ...) __attribute__((format(printf, 1, 2)));
+    /* `change` stops and resumes the records of operators, in which no launch needs them. It runs in vendors' callbacks, on
+     * any thread and with any lock held: it must not wait. It returns false if nothing changed. */
+    void (*on_pause)(bool (*change)(bool paused));
     /* Records the framework's allocations, or not, where its allocators are interposed; the earlier state. */
     bool (*follow_allocators)(bool follow);
 } pasta_framework;

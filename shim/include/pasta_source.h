@@ -123,16 +123,22 @@ void pasta_keep_image(uint64_t hash, const void *image, size_t bytes);
  *     bool selected = pasta_probe_selects(name, symbol);     // before PASTA_BEGIN: slow at first
  *     pasta_kernel_launch *e = PASTA_BEGIN(kernel_launch, …);
  *     …                                                      // all fields that the source knows
- *     if (selected && pasta_probe_takes(e).probed) pasta_header_of(e)->flags |= PASTA_FLAG_PROBED;
+ *     if (selected) pasta_header_of(e)->flags |= pasta_probe_flags(pasta_probe_takes(e));
  */
 typedef struct pasta_probe_decision {
     bool probed;
     bool missed; /* it would be probed, if it could */
+    bool paused; /* the framework's operator is unknown */
     /* Change of the number of kernels, or of shapes of launches, in the launch's module that are still to be
      * probed: 1, 0 or -1.  While none is, a module needs no patches. */
     int8_t wanted;
     uint32_t shape; /* for pasta_probe_counted; absent: all ones */
 } pasta_probe_decision;
+
+/* Of the record of a launch. */
+static inline pasta_flags pasta_probe_flags(pasta_probe_decision d) {
+    return (pasta_flags)((d.probed ? PASTA_FLAG_PROBED : 0) | (d.paused ? PASTA_FLAG_PAUSED : 0));
+}
 
 /* Whether -k and --exclude select a kernel: by its symbol, and demangled. `name`: its id. */
 bool pasta_probe_selects(uint32_t name, const char *symbol);

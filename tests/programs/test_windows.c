@@ -308,6 +308,95 @@ static void by_operator(void) {
     CHECK(probed == 2 * 3 && in_graph == 3);
 }
 
+/* ---- pauses of operators ---- */
+
+static bool following = true, refusing;
+static uint32_t changes;
+
+static bool change(bool paused) {
+    CHECK(following == paused);
+    changes++;
+    if (!refusing) following = !paused;
+    return !refusing;
+}
+
+/* A launch in an operator, which is unknown where operators are not followed. */
+static pasta_probe_decision launch_in(const char *operator, uint32_t name, uint64_t ordinal) {
+    pasta_operator_begin e = {.name = id(operator), .sequence = PASTA_ABSENT_U32};
+    pasta_kernel_launch l = {.name = name, .ordinal = ordinal, .graph_node = PASTA_ABSENT_U64};
+    bool followed = following;
+    if (followed) pasta_scope_operator_begins(&e);
+    pasta_probe_decision d = pasta_probe_takes(&l);
+    if (followed) pasta_scope_operator_ends();
+    return d;
+}
+
+/* One kernel in two operators, and another one. */
+static void pauses(void) {
+    static const char *const operators[] = {"mm", "add", "mul"};
+    uint32_t probed[3] = {0}, paused = 0;
+    uint64_t i = 0;
+    CHECK(pasta_open() && !pasta_probe_always());
+    pasta_scope_on_pause(change);
+    for (; i < 100000; i++) {
+        pasta_probe_decision d = launch_in(operators[i % 3], i % 3 == 2 ? 9 : 8, i);
+        CHECK(!(d.probed && d.paused));
+        probed[i % 3] += d.probed;
+        paused += d.paused;
+    }
+    /* rounds begin at 3,000 launches, and 6,000, 12,000 … later; each has a launch of each shape */
+    CHECK(probed[0] == 3 + 5 && probed[1] == 3 + 5 && probed[2] == 3 + 5);
+    CHECK(changes % 2 == 1 && !following); /* paused again after the last one */
+    CHECK(paused > 100000 - 3000 - 6 * 4200 && paused < 100000 - 3000 - 4 * 4000);
+
+    /* an unknown kernel is probed without its operator; later launches of it with theirs, when one has begun */
+    pasta_probe_decision d = launch_in("mm", 10, i++);
+    CHECK(d.probed && d.paused && d.wanted == 1 && following);
+    pasta_kernel_launch in_it = {.name = 9, .ordinal = i++, .graph_node = PASTA_ABSENT_U64};
+    d = pasta_probe_takes(&in_it); /* still in the operator that began before */
+    CHECK(!d.probed && d.paused);
+    for (int launch = 0; launch < 4; launch++) {
+        d = launch_in("mm", 10, i++);
+        CHECK(d.probed == (launch < 3) && !d.paused);
+    }
+
+    /* captured nodes get their operators */
+    while (following) (void)launch_in("mm", 8, i++);
+    pasta_capture_begins();
+    pasta_capturing = 1;
+    CHECK(following);
+    for (int launch = 0; launch < 10000; launch++) (void)launch_in("mm", 8, i++);
+    CHECK(following);
+    pasta_capturing = 0;
+
+    /* launches of graphs have no operator */
+    while (following) (void)launch_in("mm", 8, i++);
+    pasta_kernel_launch of_graph = {.name = 11, .ordinal = i++, .graph_node = 7};
+    d = pasta_probe_takes(&of_graph);
+    CHECK(d.probed && !d.paused && !following);
+
+    /* a thread without operators is known to have none after a while */
+    (void)launch_in("mm", 12, i++);
+    CHECK(following);
+    uint32_t without = 0;
+    pasta_kernel_launch l = {.name = 9, .ordinal = i, .graph_node = PASTA_ABSENT_U64};
+    for (int launch = 0; launch < 1000; launch++) without += pasta_probe_takes(&l).paused;
+    CHECK(without == 256);
+
+    /* probes are not ready: the kernel stays unknown, and is probed when it has an operator */
+    while (following) (void)launch_in("mm", 8, i++);
+    pasta_kernel_launch unready = {.name = 13, .ordinal = i++, .graph_node = PASTA_ABSENT_U64};
+    d = pasta_probe_takes_if(&unready, false);
+    CHECK(!d.probed && d.paused && d.wanted == 0 && following);
+    CHECK(launch_in("mm", 13, i++).probed);
+
+    /* the framework cannot pause */
+    refusing = true;
+    changes = 0;
+    for (int launch = 0; launch < 20000; launch++) CHECK(!launch_in("mm", 8, i++).paused);
+    CHECK(following && changes >= 2 && changes <= 5);
+}
+
 /* A module holds something wanted from its first shape until all that came are complete. */
 static void modules(void) {
     static const int8_t wanted[] = {1, 1, 0, 0, -1, -1, 0, 1, 0, -1, 0};
@@ -549,7 +638,7 @@ int main(int argc, char **argv) {
         {"budget_slow_start", budget_slow_start}, {"budget_unsampled", budget_unsampled}, {"budget_long_launches", budget_long_launches}, {"budget_cheap", budget_cheap},
         {"budget_then_steps", budget_then_steps},
         {"select", select_kernels}, {"step_ranges", step_ranges}, {"nested_ranges", nested_ranges},
-        {"enough", enough}, {"modules", modules}, {"by_operator", by_operator},
+        {"enough", enough}, {"modules", modules}, {"by_operator", by_operator}, {"pauses", pauses},
         {"selected_modules", selected_modules}, {"spot_checks", spot_checks}, {"unlike_launches", unlike_launches},
         {"unimportant_launches", unimportant_launches},
         {"many_shapes", many_shapes}, {"ranges", ranges}, {"operators", operators}, {"wrong_expression", wrong_expression},

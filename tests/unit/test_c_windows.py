@@ -35,6 +35,7 @@ CASES = (
     Case("enough", SAMPLE),
     Case("modules", SAMPLE),
     Case("by_operator", SAMPLE),
+    Case("pauses", {**SAMPLE, "probe_pause": 1}),
     Case("selected_modules", {"probe_kernel": "."}),
     Case("spot_checks", SAMPLE),
     Case("unlike_launches", SAMPLE),

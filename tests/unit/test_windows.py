@@ -256,6 +256,36 @@ def test_shapes_that_were_never_probed_count_as_their_kernels_mean() -> None:
     )
 
 
+def test_launches_at_pauses_are_divided_among_the_operators_of_their_shape() -> None:
+    """Of 40 launches that were followed, 30 were in an operator with twice the accesses."""
+    counts = Sampling()
+    launches = np.zeros(1060, abi.dtype("kernel_launch"))
+    launches["name"] = 1
+    launches["name"][1050:] = 2  # another kernel, never followed nor probed
+    launches["ordinal"] = np.arange(len(launches))
+    operators = np.zeros(len(launches), np.uint32)
+    operators[:30], operators[30:40] = 7, 8
+    launches["flags"][40:] |= abi.FLAG_PAUSED
+    launches["flags"][[0, 1, 30, 31]] |= abi.FLAG_PROBED
+    launches["flags"][1040:1050] |= abi.FLAG_GRAPH  # has no operator: as it is
+    for part in (slice(0, 700), slice(700, 1060)):
+        counts.add(launches[part], operators[part])
+    probed = np.asarray([0, 1, 30, 31], np.uint64)
+    amounts = np.asarray([20.0, 20.0, 10.0, 10.0])
+    # each launch of a graph counts as the mean of the kernel's probed launches
+    assert counts.estimates(probed, amounts)[1].total == 780 * 20 + 260 * 10 + 10 * 15
+    weights = [780 / 2 + 10 / 4, 260 / 2 + 10 / 4]
+    assert counts.weights(probed).tolist() == [weights[0]] * 2 + [weights[1]] * 2
+    assert counts.unprobed == [2] and counts.seen == {1: 1050, 2: 10}
+    known = np.full(len(launches), np.nan)
+    known[probed.astype(int)] = amounts
+    completed = counts.completed(launches["ordinal"], known)
+    assert completed[[2, 32, 500, 1045]].tolist() == [20, 10, 15, 15]
+    assert np.isnan(completed[1055])
+    assert "operators were paused in 95 % of launches" in counts.text()
+    assert "1 shape of launches never probed, 0.9 % of launches" in counts.text()
+
+
 def test_texts() -> None:
     counts = sampling({1: 102_900}, {1: 1029})
     assert counts.text() == "counted in 1,029 of 102,900 launches"

@@ -45,6 +45,12 @@ class TorchSettings(Section):
         False,
         "allocate tensors of CUDA devices in managed memory",
     )
+    pause = setting(
+        "torch.pause",
+        parse_bool,
+        True,
+        "with --sample, do not record operators while no launch has to be probed",
+    )
     kineto = setting(
         "torch.kineto", parse_bool, True, "show PASTA's records in torch.profiler", per_block=True
     )
@@ -79,6 +85,10 @@ class Torch(Framework):
     def is_needed(self, config: Sections) -> bool:
         """The setting `torch.managed`."""
         return config.of(TorchSettings).managed
+
+    def pauses(self, config: Sections) -> bool:
+        """The setting `torch.pause`."""
+        return config.of(TorchSettings).pause
 
     def hook_settings(self, config: Sections, wanted: Wanted) -> dict[str, object]:
         """The events that tools require, the settings, and folders of headers and hooks."""

@@ -42,9 +42,9 @@ static pasta_nv_function look_up(const pasta_nv_launch *launch) {
     return f;
 }
 
-static bool takes(const pasta_kernel_launch *launch) {
+static pasta_flags flags_of(const pasta_kernel_launch *launch) {
     here.decision = pasta_probe_takes_if(launch, here.ready);
-    return here.decision.probed;
+    return pasta_probe_flags(here.decision);
 }
 
 static void launch_begin(const pasta_nv_launch *l, uint64_t key, uint64_t stream, uint64_t node, uint8_t flags) {
@@ -57,7 +57,7 @@ static void launch_begin(const pasta_nv_launch *l, uint64_t key, uint64_t stream
     const pasta_nv_work w = {.at = pasta_nv_place_of(l->context, (int16_t)l->device), .ordinal = open->ordinal,
                              .correlation = open->correlation, .stream = stream, .node = node,
                              .shared = PASTA_ABSENT_U32, .flags = flags};
-    pasta_nv_record_launch(l, &f, &w, selected ? takes : NULL);
+    pasta_nv_record_launch(l, &f, &w, selected ? flags_of : NULL);
     if (probes)
         pasta_nv_probes_launch(l, f.name, open->ordinal, flags & PASTA_FLAG_GRAPH, selected, here.decision);
 }

@@ -133,6 +133,7 @@ static void begin(handle stream) {
             if (captures[i].graph) continue;
             captures[i] = (capture){.stream = stream, .graph = graph};
             pasta_on_capture(record_all);
+            pasta_capture_begins();
             __atomic_fetch_add(&pasta_capturing, 1, __ATOMIC_RELAXED);
             break;
         }

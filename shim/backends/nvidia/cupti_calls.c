@@ -91,7 +91,7 @@ static pasta_nv_function look_up(const pasta_nv_launch *launch) {
     return f;
 }
 
-typedef bool decision(const pasta_kernel_launch *launch);
+typedef pasta_flags decision(const pasta_kernel_launch *launch);
 
 static void launch(const pasta_cupti_call *c, const pasta_nv_launch *l, uint64_t stream, uint32_t shared,
                    const pasta_cupti_arguments *arguments) {

@@ -337,10 +337,10 @@ static counted *counted_in(uint64_t context) {
 
 /* ---- launches ---- */
 
-bool pasta_cupti_counters_decide(const pasta_kernel_launch *launch) {
+pasta_flags pasta_cupti_counters_decide(const pasta_kernel_launch *launch) {
     here.selected = pasta_probe_takes(launch).probed;
     here.launch = (pasta_cupti_counted_launch){launch->ordinal, launch->name, {0}};
-    return false; /* it has no probes */
+    return 0; /* it has no probes */
 }
 
 /* Records of kernels add instructions to them, which would be counted. */

@@ -475,9 +475,9 @@ bool pasta_cupti_samples_by_launch(void) { return is_on() && settings.serialized
 
 static _Thread_local bool taken;
 
-bool pasta_cupti_samples_decide(const pasta_kernel_launch *launch) {
+pasta_flags pasta_cupti_samples_decide(const pasta_kernel_launch *launch) {
     taken = pasta_probe_takes(launch).probed;
-    return false; /* it has no probes */
+    return 0; /* it has no probes */
 }
 
 void pasta_cupti_samples_launching(uint64_t context) {

@@ -99,7 +99,7 @@ void pasta_cupti_samples_module_unloading(void);
 void pasta_cupti_samples_module_call(bool entering); /* a call that loads or unloads a module */
 /* Samples are of launches, which windows select: `decide` gets a launch's record, `launching` comes before it runs. */
 bool pasta_cupti_samples_by_launch(void);
-bool pasta_cupti_samples_decide(const pasta_kernel_launch *launch);
+pasta_flags pasta_cupti_samples_decide(const pasta_kernel_launch *launch);
 void pasta_cupti_samples_launching(uint64_t context);
 void pasta_cupti_samples_finish(void); /* the process exits */
 
@@ -133,7 +133,7 @@ void pasta_cupti_counters_start(void); /* a failure is reported, and nothing is 
 bool pasta_cupti_counters_on(void);
 /* `decide` gets the record of a launch that is selected; `launching` comes before every launch, of a graph too, whose
  * nodes are not selected; `launched` at its return. */
-bool pasta_cupti_counters_decide(const pasta_kernel_launch *launch);
+pasta_flags pasta_cupti_counters_decide(const pasta_kernel_launch *launch);
 void pasta_cupti_counters_launching(uint64_t context, const pasta_cupti_arguments *arguments); /* NULL: of a graph */
 bool pasta_cupti_counters_wait(void); /* for the context, around a selected launch */
 uint64_t pasta_cupti_counters_launched(bool succeeded); /* ns that it took, where it was counted; else 0 */

@@ -18,7 +18,7 @@ static uint64_t fill_header(void *e, const pasta_nv_work *w, uint8_t flags) {
 }
 
 uint64_t pasta_nv_record_launch(const pasta_nv_launch *l, const pasta_nv_function *f, const pasta_nv_work *w,
-                                bool (*probed)(const pasta_kernel_launch *launch)) {
+                                pasta_flags (*flags)(const pasta_kernel_launch *launch)) {
     pasta_kernel_launch *e = BEGIN_WORK(kernel_launch, kernel_launch, w);
     if (!e) return 0;
     uint64_t time = fill_header(e, w, 0);
@@ -37,7 +37,7 @@ uint64_t pasta_nv_record_launch(const pasta_nv_launch *l, const pasta_nv_functio
     e->entry_pc = f->entry_pc;
     e->function = l->function ? l->function : PASTA_ABSENT_U64;
     e->module = l->module ? l->module : PASTA_ABSENT_U64;
-    if (probed && probed(e)) pasta_header_of(e)->flags |= PASTA_FLAG_PROBED;
+    if (flags) pasta_header_of(e)->flags |= flags(e);
     pasta_publish(e);
     return time;
 }

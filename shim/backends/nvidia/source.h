@@ -85,9 +85,9 @@ typedef struct pasta_nv_work {
     uint8_t flags;
 } pasta_nv_work;
 
-/* `probed` (or NULL) decides whether the launch is probed; called with its record. */
+/* `flags` (or NULL) decides whether the launch is probed, and gives further flags; called with its record. */
 uint64_t pasta_nv_record_launch(const pasta_nv_launch *launch, const pasta_nv_function *function,
-                                const pasta_nv_work *work, bool (*probed)(const pasta_kernel_launch *launch));
+                                const pasta_nv_work *work, pasta_flags (*flags)(const pasta_kernel_launch *launch));
 void pasta_nv_record_return(const pasta_nv_work *work);
 uint64_t pasta_nv_record_copy(const pasta_nv_memcpy *copy, const pasta_nv_work *work);
 uint64_t pasta_nv_record_set(const pasta_nv_memset *set, const pasta_nv_work *work);

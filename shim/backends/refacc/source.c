@@ -215,7 +215,7 @@ static void on_launch_begin(ra_launch_data *d) {
     e->module = d->module;
     pasta_probe_decision decision = {.probed = false};
     if (selected) decision = pasta_probe_takes(e);
-    if (decision.probed) pasta_header_of(e)->flags |= PASTA_FLAG_PROBED;
+    pasta_header_of(e)->flags |= pasta_probe_flags(decision);
     pasta_publish(e);
     bool sampled = pasta_refacc_sample(d->user[0]);
     if (decision.probed || sampled) hook(d, decision.probed, sampled);

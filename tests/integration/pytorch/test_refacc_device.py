@@ -608,3 +608,57 @@ def test_launches_in_a_module_are_selected_and_probed(pasta_preload) -> None:
     assert done.run.manifest["launches"]["seen"] > 50
     begun = {row["name"] for row in events(done.run, "operator_begin")}
     assert {"aten::relu", "aten::mm"} <= begun  # operators are kept
+
+
+PAUSING = """
+import sys
+import torch, torch_refacc
+import pasta
+from torch.profiler import record_function
+x = torch.randn(16, 16).to("refacc")
+for step in range(3000):
+    with record_function("step"):
+        y = x + 1
+        y += x
+        z = (y * x).relu()
+    if step == 2500:
+        z.sigmoid()
+with pasta.profile("operators") as run:
+    for _ in range(10):
+        x + 1
+calls = {row["operator"]: row["calls"] for row in run.arrow("operators", "operators").to_pylist()}
+print(calls["aten::add"])
+"""
+
+
+@pytest.mark.parametrize("setting", [None, "torch.pause=false"])
+def test_operators_pause_while_no_launch_is_to_be_probed(
+    pasta_preload, tmp_path: Path, setting: str | None
+) -> None:
+    """Estimates assume the proportions of followed launches; ranges and blocks are complete."""
+    program = tmp_path / "pausing.py"
+    program.write_text(PAUSING)
+    options = ["-t", "access_count", "--sample", *(["--set", setting] if setting else [])]
+    done = pasta_preload(sys.executable, program, options=tuple(options))
+    assert (done.exit_status, done.stdout) == (0, "10\n"), done.stderr
+    launches = events(done.run, "kernel_launch")
+    paused = [row for row in launches if row["flags"] & abi.FLAG_PAUSED]
+    begun = len(events(done.run, "operator_begin"))
+    assert len([row for row in events(done.run, "range_push") if row["name"] == "step"]) == 3000
+    rows = table(done.run, "access_count", "operators")
+    found = {row["operator"]: row["estimate"] for row in rows}
+    summary = json.loads((done.run.path / "results" / "access_count" / "result.json").read_text())
+    told = "operators were paused in" in summary["summary"]
+    if setting:
+        assert not paused and not told and begun > 18_000
+        found["(no operator)"] = found.pop("aten::sigmoid")
+    else:
+        # after 4,097 launches, up to sigmoid
+        assert 5000 < len(paused) < 7000 and told and begun < 12_000
+    size = 16 * 16 * 4
+    expected = {
+        "aten::add": 3010 * 2 * size, "aten::add_": 3000 * 3 * size, "aten::mul": 3000 * 3 * size,
+        "aten::relu": 3000 * 2 * size, "(no operator)": 2 * size,
+    }  # fmt: skip
+    assert sum(found.values()) == pytest.approx(sum(expected.values()), rel=0.001)
+    assert found == pytest.approx(expected, rel=0.01)

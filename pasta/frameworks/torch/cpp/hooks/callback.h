@@ -4,6 +4,8 @@
 
 #include <memory>
 #include <mutex>
+#include <unordered_set>
+#include <utility>
 
 #include "operators.h"
 
@@ -35,9 +37,41 @@ inline void on_end(const at::RecordFunction &function, at::ObserverContext *) {
     }
 }
 
+// One callback that PyTorch calls, or not, in some of its scopes.
+class Registered {
+  public:
+    explicit Registered(std::initializer_list<at::RecordScope> scopes) : scopes_(scopes) {}
+
+    void set(bool needed, bool tensors) {
+        if (added_ && (!needed || tensors_ != tensors)) {
+            at::removeCallback(handle_);
+            added_ = false;
+        }
+        if (!needed || added_) return;
+        auto made = at::RecordFunctionCallback(on_begin, on_end).needsInputs(tensors).needsOutputs(tensors).scopes(scopes_);
+        handle_ = at::addGlobalCallback(made);
+        added_ = enabled_ = true;
+        tensors_ = tensors;
+    }
+
+    void enable(bool on) {
+        if (!added_ || enabled_ == on) return;
+        enabled_ = on;
+        if (on)
+            at::reenableCallback(handle_);
+        else
+            at::disableCallback(handle_);
+    }
+
+  private:
+    std::unordered_set<at::RecordScope, std::hash<at::RecordScope>> scopes_;
+    at::CallbackHandle handle_;
+    bool added_ = false, enabled_ = false, tensors_ = false;
+};
+
 class Callback {
   public:
-    // Adds, changes or removes the callback by what launcher and block request together. With the interpreter's lock;
+    // Adds, changes or removes the callbacks by what launcher and block request together. With the interpreter's lock;
     // may throw.
     void apply_requests() {
         const Request &launch = options.launch, &block = options.block;
@@ -47,43 +81,33 @@ class Callback {
         options.module_call = modules.module_call;
         options.namer = modules.namer;
         options.reads_frames = frame_layout_matches() && first_argument_is_plain(options.module_call);
-        bool needed = launch.operators || block.operators;
         std::lock_guard<std::mutex> lock(mutex_);
-        if (added_ && (!needed || takes_tensors_ != options.tensors)) {
-            at::removeCallback(handle_);
-            added_ = enabled_ = false;
-        }
-        if (needed && !added_) {
-            using at::RecordScope;
-            handle_ = at::addGlobalCallback(at::RecordFunctionCallback(on_begin, on_end)
-                                                .needsInputs(options.tensors)
-                                                .needsOutputs(options.tensors)
-                                                .scopes({RecordScope::FUNCTION, RecordScope::BACKWARD_FUNCTION,
-                                                         RecordScope::TORCHSCRIPT_FUNCTION, RecordScope::USER_SCOPE}));
-            added_ = enabled_ = true;
-            takes_tensors_ = options.tensors;
-        }
+        needed_ = launch.operators || block.operators;
+        paused_ = paused_ && !block.operators;
+        operators_.set(needed_, options.tensors);
+        ranges_.set(needed_, false);
         enable_locked(library->is_on());
         library->on_profiling(enable);
-        if (needed) sampler.start();
+        library->on_pause(pause);
+        if (needed_) sampler.start();
     }
 
   private:
     static void enable(bool on);
+    static bool pause(bool on);
 
     void enable_locked(bool on) {
-        sampler.activate(on && added_);
-        if (!added_ || enabled_ == on) return;
-        enabled_ = on;
-        if (on)
-            at::reenableCallback(handle_);
-        else
-            at::disableCallback(handle_);
+        on_ = on;
+        operators_.enable(on && !paused_);
+        ranges_.enable(on); // steps may be ranges
+        sampler.activate(on && needed_ && !paused_);
     }
 
     std::mutex mutex_;
-    at::CallbackHandle handle_;
-    bool added_ = false, enabled_ = false, takes_tensors_ = false;
+    Registered operators_{at::RecordScope::FUNCTION, at::RecordScope::BACKWARD_FUNCTION,
+                          at::RecordScope::TORCHSCRIPT_FUNCTION};
+    Registered ranges_{at::RecordScope::USER_SCOPE};
+    bool needed_ = false, on_ = false, paused_ = false;
 };
 inline Callback callback;
 
@@ -91,6 +115,20 @@ inline Callback callback;
 inline void Callback::enable(bool on) {
     std::lock_guard<std::mutex> lock(callback.mutex_);
     callback.enable_locked(on);
+}
+
+// Called when launches need no operators, or need them again, with any lock held.
+inline bool Callback::pause(bool on) {
+    std::unique_lock<std::mutex> lock(callback.mutex_, std::try_to_lock);
+    if (!lock || !owns_ring() || options.block.operators) return false;
+    bool before = std::exchange(callback.paused_, on);
+    try {
+        callback.enable_locked(callback.on_);
+        return true;
+    } catch (...) { // no memory
+        callback.paused_ = before;
+        return false;
+    }
 }
 
 } // namespace pasta
