@@ -51,7 +51,8 @@ static void read_configuration(void) {
     if (millionths) settings.unit = BUDGET;
     pasta_budget_begin((pasta_budget){.share = (double)millionths / 1e6, .factor = (double)percent / 100, .sampled = enough > 0});
     bool selects = pasta_select_configure();
-    settings.in_scope = pasta_scope_configure(enough > 0, enough && settings.unit == ALWAYS && pasta_config_u64("probe_pause", 0));
+    bool by_shape = enough && (settings.unit == ALWAYS || settings.unit == BUDGET);
+    settings.in_scope = pasta_scope_configure(enough > 0, by_shape && pasta_config_u64("probe_pause", 0));
     selects = selects || settings.in_scope;
     settings.always = settings.unit == ALWAYS && settings.every <= 1 && !settings.skip && settings.count == UINT64_MAX &&
                       !enough && !selects;

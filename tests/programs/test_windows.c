@@ -397,6 +397,29 @@ static void pauses(void) {
     CHECK(following && changes >= 2 && changes <= 5);
 }
 
+/* Operators are followed until all shapes were probed in windows that a budget paid for, and again for a new one. */
+static void budget_pauses(void) {
+    enum { KERNELS = 20, FIRST_NAME = 20 };
+    uint32_t probed[KERNELS + 1] = {0};
+    uint64_t i = 0, complete = 0;
+    CHECK(pasta_open() && !pasta_probe_always());
+    pasta_scope_on_pause(change);
+    for (uint32_t kernels = KERNELS; kernels <= KERNELS + 1; kernels++) {
+        for (uint64_t end = i + 1000000; following && i < end; i++, now += 35000) {
+            uint32_t kernel = (uint32_t)(i % kernels);
+            pasta_probe_decision d = launch_in("mm", FIRST_NAME + kernel, i);
+            CHECK(!d.paused || kernel == KERNELS); /* it was launched first while operators were paused */
+            probed[kernel] += d.probed;
+            if (d.probed) complete = i, now += 500000;
+            if (i % 1000 == 999) pasta_probe_waited();
+        }
+        CHECK(!following && i - complete > 4096 && i - complete < 4200);
+        for (uint32_t kernel = 0; kernel < kernels; kernel++) CHECK(probed[kernel] >= 3);
+        (void)launch_in("mm", FIRST_NAME + KERNELS, i++);
+        CHECK(following == (kernels == KERNELS));
+    }
+}
+
 /* A module holds something wanted from its first shape until all that came are complete. */
 static void modules(void) {
     static const int8_t wanted[] = {1, 1, 0, 0, -1, -1, 0, 1, 0, -1, 0};
@@ -638,7 +661,7 @@ int main(int argc, char **argv) {
         {"budget_slow_start", budget_slow_start}, {"budget_unsampled", budget_unsampled}, {"budget_long_launches", budget_long_launches}, {"budget_cheap", budget_cheap},
         {"budget_then_steps", budget_then_steps},
         {"select", select_kernels}, {"step_ranges", step_ranges}, {"nested_ranges", nested_ranges},
-        {"enough", enough}, {"modules", modules}, {"by_operator", by_operator}, {"pauses", pauses},
+        {"enough", enough}, {"modules", modules}, {"by_operator", by_operator}, {"pauses", pauses}, {"budget_pauses", budget_pauses},
         {"selected_modules", selected_modules}, {"spot_checks", spot_checks}, {"unlike_launches", unlike_launches},
         {"unimportant_launches", unimportant_launches},
         {"many_shapes", many_shapes}, {"ranges", ranges}, {"operators", operators}, {"wrong_expression", wrong_expression},

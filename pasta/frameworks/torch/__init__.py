@@ -49,7 +49,7 @@ class TorchSettings(Section):
         "torch.pause",
         parse_bool,
         True,
-        "with --sample, do not record operators while no launch has to be probed",
+        "with --sample or a budget, do not record operators while no launch has to be probed",
     )
     kineto = setting(
         "torch.kineto", parse_bool, True, "show PASTA's records in torch.profiler", per_block=True
