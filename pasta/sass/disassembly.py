@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from pasta.lazy import np
 from pasta.sass.memory import (
@@ -109,20 +110,19 @@ def summarize(code: Code, lines: Lines) -> Function:
     from pasta.sass.instructions import Flow
 
     forms = code.forms
-    kinds = {
-        form: find_opcode(*_split(forms.texts[form])) for form in np.unique(code.form).tolist()
-    }
+    pattern, texts = forms.texts.patterns(code.form)
+    distinct, which = np.unique(pattern, return_inverse=True)
+    opcodes = [_opcode_of(texts[each]) for each in distinct.tolist()]
+    flags = forms.flags[code.form]
+    # @!PT is never true: padding around some hardware hazards.
+    counts = np.array([each is not None for each in opcodes], bool)[which] & (flags & NEVER == 0)
     listed = []
-    for index, form in enumerate(code.form.tolist()):
-        opcode = kinds[form]
-        flags = int(forms.flags[form])
-        # @!PT is never true: padding around some hardware hazards.
-        if opcode is None or flags & NEVER:
-            continue
+    for index in np.flatnonzero(counts).tolist():
         offset = INSTRUCTION_BYTES * index
         place = lines.at(offset)
         source = () if place is None else (place.file, place.line)
-        listed.append(Instruction(offset, opcode, bool(flags & CONDITIONAL), *source))
+        opcode = cast("Opcode", opcodes[which[index]])
+        listed.append(Instruction(offset, opcode, bool(flags[index] & CONDITIONAL), *source))
     calls = np.flatnonzero(forms.flow(code.form) == Flow.CALL).tolist()
     references = {at // INSTRUCTION_BYTES: name for at, name in code.references.items()}
     named = {references[at] for at in calls if at in references}
@@ -136,11 +136,12 @@ def summarize(code: Code, lines: Lines) -> Function:
     )
 
 
-def _split(text: str) -> tuple[str, str]:
-    """Opcode and operands."""
+@lru_cache(maxsize=1 << 16)
+def _opcode_of(text: str) -> Opcode | None:
+    """The effect of an instruction on memory, which does not depend on register numbers."""
     rest = text.partition(" ")[2] if text.startswith("@") else text
     opcode, _, operands = rest.strip().partition(" ")
-    return opcode, operands
+    return find_opcode(opcode, operands)
 
 
 __all__ = [

@@ -73,7 +73,7 @@ class Forms(NamedTuple):
     DEPBAR's scoreboards with the count that may remain, by form, of those with the flag WAITS.
     """
 
-    texts: Sequence[str]
+    texts: Texts
     opcode_names: Sequence[str]
     opcodes: NDArray[np.int32]
     flags: NDArray[np.uint8]

@@ -91,6 +91,11 @@ class Texts(Sequence[str]):
     def __getitem__(self, index: int) -> str:  # type: ignore[override]  # no slices
         return self._listing.text(index)
 
+    def patterns(self, rows: NDArray[np.int32]) -> tuple[NDArray[np.int32], Sequence[str]]:
+        """For each of the instructions `rows` the index of a text that differs in register numbers
+        only, and these texts."""
+        return self._listing.pattern[rows], self._listing.texts
+
 
 def without_patterns(words: NDArray[np.uint64], texts: Sequence[str]) -> Listing:
     """A listing with a text for each instruction."""
