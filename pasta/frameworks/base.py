@@ -67,7 +67,10 @@ class Wanted(NamedTuple):
             estimates = "probes" in needed and tool.estimates
             if needed & ({"launches", "allocations"} if estimates else _FOLLOWED):
                 return False
-            if {"on_operators", "on_frames", "on_tensors", "on_batch"} & set(tool.handlers()):
+            handlers = set(tool.handlers())
+            if handlers & {"on_operators", "on_frames", "on_tensors", "on_batch"}:
+                return False
+            if handlers and "operators" in tool.needs:  # those of other events
                 return False
         return True
 
