@@ -9,6 +9,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
+from pasta import abi
 from tests.support.places import ROOT
 
 from .conftest import Ran, Run
@@ -269,3 +270,40 @@ def test_two_processes_with_nccl(
         else:
             reduced += any("ncclDevKernel" in str(row["kernel"]) for row in names)
     assert reduced == 2, run.stderr
+
+
+PAUSING = """
+import torch
+
+x = torch.ones(1 << 20, device="cuda")
+for step in range(3000):
+    y = x + 1
+    y += x
+    z = (y * x).relu()
+graph = torch.cuda.CUDAGraph()
+with torch.cuda.graph(graph):
+    w = z.sigmoid()
+for step in range(100):
+    graph.replay()
+print(float(w[0]) > 0, 1, 1)
+"""
+
+
+def test_operators_pause_in_samples(
+    native: Run, profiled: Run, python: str, tmp_path: Path
+) -> None:
+    """Estimates by operator assume the proportions of followed launches; captured nodes have
+    operators."""
+    program = tmp_path / "pausing.py"
+    program.write_text(PAUSING)
+    alone = native(python, str(program))
+    run = profiled(python, str(program), options=("-t", "access_count", "--sample"))
+    same(alone, run)
+    flags = run.table("kernel_launch", ["flags"])["flags"].to_pylist()
+    assert 5000 < sum(each & abi.FLAG_PAUSED != 0 for each in flags) < 9000
+    found = {row["operator"]: row["estimate"] for row in rows(run, "access_count", "operators")}
+    size = 4 << 20
+    expected = {"aten::add": 2, "aten::add_": 3, "aten::mul": 3, "aten::relu": 2}
+    for operator, times in expected.items():
+        assert found[operator] == pytest.approx(3000 * times * size, rel=0.01)
+    assert found["aten::sigmoid"] == pytest.approx(100 * 2 * size)
