@@ -104,10 +104,14 @@ def _patched_beside(shared: Mapping[int, int], context: Context) -> str:
 
 def _probed(sampling: Sampling, context: Context) -> Table:
     """Launches and probed launches by shape; those that were never probed come first."""
+    launches = {number: round(count) for number, count in sampling.launches().items()}
     shapes = sorted(
-        sampling.shapes.values(),
-        key=lambda each: (each.probed > 0, -each.seen, each.kernel, each.grid, each.block),
-    )
+        (each for each in sampling.shapes.values() if launches[each.number]),
+        key=lambda each: (
+            each.probed > 0, -launches[each.number], each.kernel, each.grid, each.block
+        ),
+    )  # fmt: skip
+    seen = [launches[each.number] for each in shapes]
     shared = np.asarray([each.shared for each in shapes], np.uint32)
     return Table(
         {
@@ -115,9 +119,9 @@ def _probed(sampling: Sampling, context: Context) -> Table:
             "grid": ["x".join(map(str, each.grid)) for each in shapes],
             "block": ["x".join(map(str, each.block)) for each in shapes],
             "shared": absent_where(shared, shared == ABSENT_U32),
-            "launches": [each.seen for each in shapes],
+            "launches": seen,
             "probed": [each.probed for each in shapes],
-            "share": [each.probed / each.seen for each in shapes],
+            "share": [each.probed / count for each, count in zip(shapes, seen, strict=True)],
         },
         units={"shared": "bytes", "launches": "count", "probed": "count", "share": "share"},
         labels={"share": "of its launches", "shared": "dynamic shared memory"},

@@ -655,6 +655,9 @@ def test_operators_pause_while_no_launch_is_to_be_probed(
     else:
         # after 4,097 launches, up to sigmoid
         assert 5000 < len(paused) < 7000 and told and begun < 12_000
+    probed = table(done.run, "access_count", "probed")
+    assert abs(sum(row["launches"] for row in probed) - len(launches)) <= len(probed)
+    assert all(row["probed"] for row in probed)
     size = 16 * 16 * 4
     expected = {
         "aten::add": 3010 * 2 * size, "aten::add_": 3000 * 3 * size, "aten::mul": 3000 * 3 * size,
