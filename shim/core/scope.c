@@ -33,6 +33,7 @@ enum { PATIENCE = 4096, SILENCE = 256 };
 static struct {
     bool allowed;
     uint32_t on, number; /* `number`: of the last pause, from 1 */
+    uint32_t changing;   /* a thread does */
     uint64_t needed;     /* ordinal of the last launch that needed an operator */
     bool (*change)(bool paused);
 } pause;
@@ -51,7 +52,7 @@ bool pasta_scope_configure(bool operators, bool pauses) {
     asked.module = pasta_select_asks(PASTA_SELECT_MODULE);
     memset(&started, 0, sizeof started); /* a fork's child has no range of its own open */
     pause.allowed = pauses && !asked.by_operator && !asked.module;
-    pause.on = pause.number = 0;
+    pause.on = pause.number = pause.changing = 0;
     pause.needed = 0;
     __atomic_store_n(&pasta_scope_follows_operators, operators || asked.by_operator || asked.module, __ATOMIC_RELEASE);
     return asked.range || asked.by_operator || asked.module;
@@ -173,20 +174,21 @@ void pasta_scope_on_pause(bool (*change)(bool paused)) { __atomic_store_n(&pause
 bool pasta_scope_pauses(void) { return pause.allowed && __atomic_load_n(&pause.change, __ATOMIC_ACQUIRE); }
 
 bool pasta_scope_is_unknown(void) {
-    if (PASTA_LIKELY(!__atomic_load_n(&pause.number, __ATOMIC_RELAXED))) return false;
-    if (__atomic_load_n(&pause.on, __ATOMIC_RELAXED)) return true;
-    return here.pauses != __atomic_load_n(&pause.number, __ATOMIC_RELAXED) && here.silence < SILENCE;
+    uint32_t number = __atomic_load_n(&pause.number, __ATOMIC_RELAXED); /* 0 in the child of a fork, too */
+    return __atomic_load_n(&pause.on, __ATOMIC_RELAXED) || (number && here.pauses != number && here.silence < SILENCE);
 }
 
-/* The framework may refuse; the next launch that wants the change tries again. */
+/* The framework may refuse, and another thread may be at it; the next launch that wants the change tries again. */
 static void set_paused(bool on) {
-    uint32_t before = !on;
+    if (__atomic_exchange_n(&pause.changing, 1, __ATOMIC_ACQUIRE)) return;
     bool (*change)(bool) = __atomic_load_n(&pause.change, __ATOMIC_ACQUIRE);
-    if (!__atomic_compare_exchange_n(&pause.on, &before, on, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED)) return;
-    if (!change(on))
-        __atomic_store_n(&pause.on, !on, __ATOMIC_RELEASE);
-    else if (on)
-        __atomic_fetch_add(&pause.number, 1, __ATOMIC_RELAXED);
+    if (__atomic_load_n(&pause.on, __ATOMIC_RELAXED) != on) {
+        if (on) __atomic_store_n(&pause.on, true, __ATOMIC_RELEASE); /* before operators begin that are not followed */
+        bool done = change(on);
+        if (on && done) __atomic_fetch_add(&pause.number, 1, __ATOMIC_RELAXED);
+        if (on != done) __atomic_store_n(&pause.on, false, __ATOMIC_RELEASE);
+    }
+    __atomic_store_n(&pause.changing, 0, __ATOMIC_RELEASE);
 }
 
 static void needed_at(uint64_t ordinal) {

@@ -310,13 +310,13 @@ static void by_operator(void) {
 
 /* ---- pauses of operators ---- */
 
-static bool following = true, refusing;
+static bool following = true, refusing; /* changed by one thread at a time */
 static uint32_t changes;
 
 static bool change(bool paused) {
-    CHECK(following == paused);
+    CHECK(LOAD(following) == paused);
     changes++;
-    if (!refusing) following = !paused;
+    if (!refusing) STORE(following, !paused);
     return !refusing;
 }
 
@@ -324,7 +324,7 @@ static bool change(bool paused) {
 static pasta_probe_decision launch_in(const char *operator, uint32_t name, uint64_t ordinal) {
     pasta_operator_begin e = {.name = id(operator), .sequence = PASTA_ABSENT_U32};
     pasta_kernel_launch l = {.name = name, .ordinal = ordinal, .graph_node = PASTA_ABSENT_U64};
-    bool followed = following;
+    bool followed = LOAD(following);
     if (followed) pasta_scope_operator_begins(&e);
     pasta_probe_decision d = pasta_probe_takes(&l);
     if (followed) pasta_scope_operator_ends();
@@ -636,6 +636,28 @@ static uint64_t launch_in_threads(uint64_t count) {
     return taken;
 }
 
+static void *launch_and_pause(void *unused) {
+    (void)unused;
+    for (uint32_t i = 0; i < 30000; i++) {
+        uint32_t name = i % 5000 == 0 ? 1000 + i / 5000 : 20 + i % 7;
+        (void)launch_in(i % 2 ? "mm" : "add", name, pasta_next_launch());
+    }
+    return NULL;
+}
+
+/* Threads that pause operators and need them at the same time: in the end the framework does what libpasta knows. */
+static void pausing_threads(void) {
+    pthread_t threads[4];
+    CHECK(pasta_open() && !pasta_probe_always());
+    pasta_scope_on_pause(change);
+    for (int i = 0; i < 4; i++) CHECK(!pthread_create(&threads[i], NULL, launch_and_pause, NULL));
+    for (int i = 0; i < 4; i++) pthread_join(threads[i], NULL);
+    CHECK(changes > 2);
+    for (int i = 0; i < 10000; i++) (void)launch_in("mm", 20, pasta_next_launch());
+    CHECK(!following && launch_in("mm", 20, pasta_next_launch()).paused);
+    CHECK(launch_in("mm", 2000, pasta_next_launch()).probed && following);
+}
+
 /* launches 1/2, every 5: of 40 * 1000 launches, 50 kernels in windows, 400 each, every 5th of them */
 static void threads(void) { CHECK(launch_in_threads(10000) == 50 * 400 / 5); }
 static void budget_threads(void) {
@@ -662,6 +684,7 @@ int main(int argc, char **argv) {
         {"budget_then_steps", budget_then_steps},
         {"select", select_kernels}, {"step_ranges", step_ranges}, {"nested_ranges", nested_ranges},
         {"enough", enough}, {"modules", modules}, {"by_operator", by_operator}, {"pauses", pauses}, {"budget_pauses", budget_pauses},
+        {"pausing_threads", pausing_threads},
         {"selected_modules", selected_modules}, {"spot_checks", spot_checks}, {"unlike_launches", unlike_launches},
         {"unimportant_launches", unimportant_launches},
         {"many_shapes", many_shapes}, {"ranges", ranges}, {"operators", operators}, {"wrong_expression", wrong_expression},
