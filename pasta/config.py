@@ -15,7 +15,7 @@ from pasta import paths
 from pasta.backends import BACKENDS
 from pasta.backends.base import Backend
 from pasta.errors import ConfigError, shown
-from pasta.extensions import Extension
+from pasta.extensions import Extension, entry_points
 from pasta.frameworks import FRAMEWORKS
 from pasta.settings import (
     MAX_NAME,
@@ -651,7 +651,7 @@ def preset_names(*, installed: bool = False) -> list[str]:
     """Names of the built-in presets; `installed`: and of those in packages."""
     names = {path.stem for path in paths.presets().glob("*.toml")}
     if installed:
-        names.update(point.name for point in _preset_points())
+        names.update(point.name for point in entry_points(PRESETS))
     return sorted(names)
 
 
@@ -663,17 +663,11 @@ def find_preset(source: str) -> Path:
         raise ConfigError(f"{shown(source, 200)[1:-1]}: no such configuration file")
     if source in preset_names():
         return paths.presets() / f"{source}.toml"
-    for point in _preset_points():
+    for point in entry_points(PRESETS):
         if point.name == source:
             return _preset_of(point)
     remedy = suggest(source, preset_names(installed=True))
     raise ConfigError(f"unknown preset {shown(source)}", remedy=remedy)
-
-
-def _preset_points() -> Iterator[EntryPoint]:
-    from importlib.metadata import entry_points  # half of the launcher's time, rarely needed
-
-    yield from entry_points(group=PRESETS)
 
 
 def _preset_of(point: EntryPoint) -> Path:

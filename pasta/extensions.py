@@ -9,11 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 from pasta.capabilities import Source
 from pasta.errors import PastaError
 from pasta.settings import Section
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 #: States of checks: usable, usable without something, not usable.
 GOOD, NOTE, BAD = "ok", "note", "missing"
@@ -50,6 +53,13 @@ class Extension:
         yield from ()
 
 
+def entry_points(group: str) -> Sequence[EntryPoint]:
+    """Entry points of installed packages."""
+    from importlib import metadata  # half of the launcher's time, rarely needed
+
+    return tuple(metadata.entry_points(group=group))
+
+
 T = TypeVar("T", bound=Extension)
 
 
@@ -83,10 +93,8 @@ class Registry(Generic[T]):
         """All objects, including those of packages; errors of loading are in `failures`."""
         self.known()
         if self._group and not self._asked:
-            from importlib.metadata import entry_points
-
             self._asked = True
-            for point in entry_points(group=self._group):
+            for point in entry_points(self._group):
                 try:
                     self._found.setdefault(point.name, point.load())
                 except Exception as error:

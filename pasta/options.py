@@ -116,7 +116,7 @@ class Option(Generic[T]):
             return int(text, 0)
         elif self.kind == "float" and (text is not None or isinstance(value, (int, float))):
             return float(text if text is not None else value)  # type: ignore[arg-type]
-        elif self.kind in SCALES and isinstance(value, (int, float, str)):
+        elif self.kind in SCALES and (text is not None or self.kind == "duration"):
             found = scaled(str(value), SCALES[self.kind])
             if found is not None:
                 return found

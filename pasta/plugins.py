@@ -22,6 +22,7 @@ import pasta.tools
 from pasta import private
 from pasta.contained import contained
 from pasta.errors import ProbeError, ToolError, shown
+from pasta.extensions import entry_points
 from pasta.tool import Option, Tool
 
 if TYPE_CHECKING:
@@ -178,7 +179,7 @@ def list_tools(paths: Sequence[str | os.PathLike[str]] = ()) -> list[Listed]:
     for name in built_in_names():
         for listed in _listed(lambda name=name: [_built_in(name)], name, "built-in"):
             found.setdefault(listed.name, listed)
-    for point in _entry_points():
+    for point in entry_points(GROUP):
         source = f"package {point.dist.name}" if point.dist else "package"
         for listed in _listed(lambda point=point: [_loaded(point)], point.name, source):
             found.setdefault(listed.name, listed)
@@ -203,7 +204,7 @@ def tool_names(paths: Sequence[str | os.PathLike[str]] = ()) -> list[str]:
     """Names of all tools: built in, in the directories `paths`, and of installed packages."""
     names = set(built_in_names())
     names.update(path.stem for each in paths for path in _tool_files(Path(each)))
-    names.update(point.name for point in _entry_points())
+    names.update(point.name for point in entry_points(GROUP))
     return sorted(names)
 
 
@@ -253,14 +254,8 @@ def _in_directory(directory: Path, name: str) -> type[Tool] | None:
     return None
 
 
-def _entry_points() -> list[EntryPoint]:
-    from importlib.metadata import entry_points  # half of the launcher's time, rarely needed
-
-    return list(entry_points(group=GROUP))
-
-
 def _entry_point(name: str) -> type[Tool] | None:
-    for point in _entry_points():
+    for point in entry_points(GROUP):
         if point.name == name:
             return _loaded(point)
     return None

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from typing import Any, ClassVar, Generic, Protocol, TypeVar, overload
 
 from pasta.errors import ConfigError, shown
-from pasta.quantities import BYTES, scaled
+from pasta.quantities import BYTES, NANOSECONDS, scaled
 
 T = TypeVar("T")
 S = TypeVar("S", bound="Section")
@@ -27,7 +27,7 @@ S = TypeVar("S", bound="Section")
 #: Bytes by unit; a letter alone is binary.
 _SIZES = {**BYTES, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 #: Milliseconds by unit; seconds without one.
-_MILLISECONDS = {"ms": 1, "s": 1000, "min": 60_000, "": 1000}
+_MILLISECONDS = {unit: NANOSECONDS[unit] // 10**6 for unit in ("ms", "s", "min", "")}
 #: Upper bounds: larger values are rejected here, so that no other code handles them.
 MAX_COUNT = 10**18
 MAX_BYTES = 2**60

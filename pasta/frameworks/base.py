@@ -70,7 +70,7 @@ class Wanted(NamedTuple):
             handlers = set(tool.handlers())
             if handlers & {"on_operators", "on_frames", "on_tensors", "on_batch"}:
                 return False
-            if handlers and "operators" in tool.needs:  # those of other events
+            if handlers and "operators" in tool.needs:  # for any launch, or other event
                 return False
         return True
 

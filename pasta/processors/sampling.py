@@ -195,7 +195,7 @@ class Sampling:
                 own = values.get(shape.number, counts[:0])
                 found = estimate(own, shape.probed, seen[shape.number]), own
                 shapes.setdefault(shape.kernel, []).append(found)
-        rests = self._rests()
+        rests = self._rests(seen)
         return {
             name: self._of_kernel(name, shapes.get(name, []), rests.get(name, 0))
             for name in self.seen
@@ -226,7 +226,8 @@ class Sampling:
 
     def shape_weights(self) -> NDArray[Any]:
         """`weights` by the number of a shape; 1 for unknown shapes (number 0)."""
-        rests, seen, found = self._rests(), self.launches(), np.ones(len(self.shapes) + 1)
+        seen, found = self.launches(), np.ones(len(self.shapes) + 1)
+        rests = self._rests(seen)
         for each in self.shapes.values():
             if each.probed:
                 rest = rests.get(each.kernel, 0) / self.probed[each.kernel]
@@ -252,10 +253,9 @@ class Sampling:
             found = np.where(np.isnan(found), means[groups], found)
         return np.asarray(found)
 
-    def _rests(self) -> dict[int, float]:
-        """Launches of shapes that were never probed, by kernel."""
+    def _rests(self, seen: Mapping[int, float]) -> dict[int, float]:
+        """Launches of shapes that were never probed, by kernel; `seen`: `launches`."""
         found: dict[int, float] = {}
-        seen = self.launches()
         for each in self.shapes.values():
             if not each.probed:
                 found[each.kernel] = found.get(each.kernel, 0) + seen[each.number]

@@ -6,25 +6,17 @@ import pytest
 
 from pasta.frameworks.base import Wanted
 from pasta.plugins import load_tools
-from pasta.probes import Counter, probe
-from pasta.tool import Result, Tool
+from pasta.tool import Tool
+from tests.support.counted import Counted
 
 
-class Counted(Tool):
+class Estimated(Counted):
     """Estimates from probes."""
 
     estimates = True
-    total = Counter()
-
-    @probe.global_memory
-    def count(access, maps) -> None:  # type: ignore[no-untyped-def]
-        maps.total.add()
-
-    def result(self) -> Result:
-        return Result(summary="")
 
 
-class OfLaunches(Counted):
+class OfLaunches(Estimated):
     """Also looks at launches, not at their operators."""
 
     def on_launches(self, launches: object) -> None:
@@ -37,22 +29,16 @@ class OfOperators(OfLaunches):
     needs = ("operators",)
 
 
-class NotEstimated(Counted):
-    """Counts of the probed launches only."""
-
-    estimates = False
-
-
 @pytest.mark.parametrize(
     ("tools", "expected"),
     [
-        ([Counted()], True),
+        ([Estimated()], True),
         ([OfLaunches()], True),
         ([OfOperators()], False),
-        ([NotEstimated()], False),
+        ([Counted()], False),
         (load_tools(["access_count", "coalescing", "counters"]), True),
         *(
-            ([Counted(), *load_tools([name])], False)
+            ([Estimated(), *load_tools([name])], False)
             for name in (
                 "operators",
                 "kernel_freq",

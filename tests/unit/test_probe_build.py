@@ -28,6 +28,7 @@ from pasta.plugins import built_in_names, load_tools
 from pasta.probes import Counter, maps_of, probe
 from pasta.probes.placements import PerLaunchPc
 from pasta.tool import Result, Tool
+from tests.support.counted import Counted
 from tests.support.places import ROOT
 
 PTXAS = """#!/bin/sh
@@ -37,19 +38,6 @@ while [ $# -gt 0 ]; do
 done
 echo call >>{log}
 """
-
-
-class Counted(Tool):
-    """Counts accesses."""
-
-    total = Counter()
-
-    @probe.global_memory
-    def count(access, maps) -> None:  # type: ignore[no-untyped-def]
-        maps.total.add()
-
-    def result(self) -> Result:
-        return Result(summary="")
 
 
 @pytest.fixture

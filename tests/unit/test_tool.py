@@ -78,6 +78,7 @@ def test_options_take_toml_values_and_texts(key: str, given: object, value: obje
         ("mode", "slow", "fast, exact"),
         ("size", "4 parsecs", "4KiB"),
         ("size", "-1", "4KiB"),
+        ("size", 1.5, "4KiB"),
         ("wait", [], "10ms"),
         ("wait", True, "10ms"),
         ("wait", -1, "10ms"),
