@@ -303,7 +303,7 @@ def test_operators_pause_in_samples(
     assert 5000 < sum(each & abi.FLAG_PAUSED != 0 for each in flags) < 9000
     found = {row["operator"]: row["estimate"] for row in rows(run, "access_count", "operators")}
     size = 4 << 20
-    expected = {"aten::add": 2, "aten::add_": 3, "aten::mul": 3, "aten::relu": 2}
+    expected = {"aten::add": 2, "aten::add_": 3, "aten::mul": 3, "aten::clamp_min": 2}  # of relu
     for operator, times in expected.items():
         assert found[operator] == pytest.approx(3000 * times * size, rel=0.01)
     assert found["aten::sigmoid"] == pytest.approx(100 * 2 * size)
