@@ -66,11 +66,11 @@ def low(value: int, bits: int) -> int:
 
 @probe.function
 def lines_of(every: int) -> int:
-    """One in so many lines of memory is examined, up to twice the root of `every`; the rest is by
-    block: a block that is examined alone makes a launch long."""
+    """One in so many lines of memory is examined, up to the root of `every`, each of them in one
+    block of `every // lines_of(every)`."""
     lines = 1
     for _ in range(8):
-        if lines * lines <= every and 2 * lines <= every:
+        if 4 * lines * lines <= every:
             lines *= 2
     return lines
 
@@ -79,6 +79,13 @@ def lines_of(every: int) -> int:
 def line_of(address: int, lines: int) -> int:
     """A number below `lines` for the 512 bytes around an address: what a warp accesses at once."""
     return low(address >> _LINE, 32) * _MIX_32 >> 24 & (lines - 1)  # two instructions
+
+
+@probe.function
+def shifted(block: int, address: int) -> int:
+    """The block's number plus one of the line, so that all blocks examine equally much: one that
+    examines all of its accesses to some lines makes a launch long."""
+    return block + low(low(address >> _LINE, 32) * _MIX_32 >> 8, 16)
 
 
 @probe.function
@@ -143,7 +150,7 @@ class Values(Tool):
     top = option(10, help="rows of each table in the text report; the tables have all", minimum=1)
     every = option(
         1,
-        help="examine about one in N accesses: of 64, those of one in 4 blocks to one in 16 lines",
+        help="examine about one in N accesses: of 64, those to one in 8 lines by one in 8 blocks",
         minimum=1,
     )
     vector = option(4, help="element size in bytes of 16-byte accesses: 4 or 8", minimum=4)
@@ -175,7 +182,8 @@ class Values(Tool):
         """Compare the elements of an access with those before, and count them."""
         if (
             line_of(access.address, lines_of(options.every)) != 0
-            or access.block % (options.every // lines_of(options.every)) != 0
+            or shifted(access.block, access.address) % (options.every // lines_of(options.every))
+            != 0
         ):
             return
         if not access.has_value:

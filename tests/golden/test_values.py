@@ -143,7 +143,7 @@ def test_atomics_find_values() -> None:
 
 @pytest.mark.slow
 def test_sampled_blocks_and_lines() -> None:
-    """All accesses of every second block to an eighth of the lines of 512 bytes."""
+    """All accesses of a quarter of the blocks, others for each, to a quarter of the lines."""
     events = launched()
     lines = 128
     for block in range(8):
@@ -155,10 +155,10 @@ def test_sampled_blocks_and_lines() -> None:
     result = run_tool(TOOL, events, options={"every": 16})
     elements = counts(result)["elements"]
     assert "from one in 16 accesses" in result.summary
-    assert elements % (4 * 128) == 0  # of four blocks the same whole lines
-    assert 0.06 < elements / (4 * 128 * lines) < 0.2
+    assert elements % (2 * 128) == 0  # by two blocks the same whole lines
+    assert 0.04 < elements / (8 * 128 * lines) < 0.1
     (row,) = result.tables["instructions"].rows()
-    assert row["frequent"] in ("0", "2", "4", "6") and row["frequent_share"] == 0.25
+    assert 0.125 <= row["frequent_share"] < 0.25  # every block has about as many
 
 
 @pytest.mark.slow
