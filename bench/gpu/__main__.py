@@ -39,8 +39,6 @@ def _tool(name: str) -> tuple[str, ...]:
 
 
 STEPS = ("--set", "probes.window=steps 1/100", "--set", "probes.step-range=step")
-WHOLE = ("resnet18, 1000 steps", "GPT-2, 1000 steps")
-LATER = tuple(f"{name}, last 900" for name in WHOLE)
 INFERENCE = ("inference", "inference, graph")  # of ResNet-18: launches of a few microseconds
 DEPENDENT = ("gemm 1024", "resnet18, one image")
 VALUES = "values, 1 access in 64"
@@ -73,13 +71,8 @@ WAYS = (
         "empty subscription", {"vadd": 1.05, "resnet18": 1.05}),
     Way("access_count, batch normalization", ("-t", "access_count", "-k", "bn_"),
         "empty subscription"),
-    Way("access_count --sample", ("-t", "access_count", "--sample"), "empty subscription",
-        {**dict.fromkeys(WHOLE, 1.15), **dict.fromkeys(LATER, 1.02)}),
-    Way("access_count --sample, no PyTorch hooks",
-        ("-t", "access_count", "--sample", "--set", "torch.follow=false"), "empty subscription",
-        {**dict.fromkeys(WHOLE, 1.15), **dict.fromkeys(LATER, 1.02)}),
     Way("access_count, budget 10%", ("-t", "access_count", "--overhead-budget", "10%"),
-        "empty subscription", dict.fromkeys(("resnet18, 200 steps", *WHOLE), 1.12)),
+        "empty subscription", {"resnet18, 200 steps": 1.12}),
     Way("attribution, 1 step in 100", (*_tool("Attribute"), *STEPS), "empty subscription",
         {"resnet18, 200 steps": 1.30}),
     # Patching that step's shared memory with empty functions would cost 28 %: no target.
@@ -102,13 +95,6 @@ ONLY = {
         "access_count, budget 10%",
     ),
     **dict.fromkeys(
-        (*WHOLE, *LATER),
-        (
-            "native", "empty subscription", "access_count --sample",
-            "access_count --sample, no PyTorch hooks", "access_count, budget 10%",
-        ),
-    ),
-    **dict.fromkeys(
         INFERENCE,
         (
             "native", "empty subscription", "global, empty", "memory, empty", "attribution",
@@ -122,7 +108,6 @@ ONLY = {
 RARE = (
     "mem_trace", TRANSFERS, "pc_dependency", VALUES,
     "block_schedule", "attribution, 1 step in 100", "all three, 1 step in 100", "access_count",
-    "access_count --sample", "access_count --sample, no PyTorch hooks",
     "access_count, budget 10%",
 )  # fmt: skip
 #: Bytes of a coalesced access record of a warp, as the collector receives it.
@@ -160,10 +145,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=3, help="processes for each figure")
     parser.add_argument("--json", type=Path, help="write all figures there")
-    parser.add_argument(
-        "--only", default="",
-        help="only workloads whose name contains this; 1000-step workloads run only if it is given",
-    )  # fmt: skip
+    parser.add_argument("--only", default="", help="only workloads whose name contains this")
     parser.add_argument(
         "--way", action="append", default=[], help="besides native, ways whose name contains this"
     )
@@ -175,7 +157,7 @@ def main() -> None:
         processes: dict[tuple[Any, ...], dict[str, float]] = {}  # one may measure two workloads
         programs = workloads(directory)
         for name, workload in programs.items():
-            if arguments.only not in name or (not arguments.only and name in (*WHOLE, *LATER)):
+            if arguments.only not in name:
                 continue
             ways = [
                 way for way in WAYS

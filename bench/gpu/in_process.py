@@ -16,7 +16,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from workloads import STEPS, profiled, switched_ratio
+from workloads import STEPS, profiled, switched_ratios
 
 sys.path.append(str(STEPS.parents[1]))
 from cupti_switch import switch_library
@@ -34,7 +34,7 @@ def measured(model: str, way: str, directory: Path, environment: dict[str, str])
     if way == "pasta":
         options = ("--set", "nvidia.source=cupti", "-t", "kernel_freq", *STEADY)
         command = [*profiled(options, directory), *command]
-    return switched_ratio(f"{model}, {way}", command, directory, environment)
+    return switched_ratios(f"{model}, {way}", command, directory, environment)["paired"]
 
 
 def main() -> None:

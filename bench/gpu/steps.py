@@ -2,14 +2,14 @@
 CUDA graph) or generating tokens; ResNet-18, trained, or classifying one small image, eager or as a
 CUDA graph. Prints the last loss, token or score, and times of a step on stderr.
 
-    python bench/gpu/steps.py MODE [--steps 60] [--warmup 10] [--last N]
-                                   [--switch pasta|cupti|profiler]
+    python bench/gpu/steps.py MODE [--steps 60] [--warmup 10] [--switch pasta|cupti|profiler]
 
 A step of `generate` is a token of one sequence, with the keys and values of those before it. With
 --switch every other eight steps run without, and the medians of both kinds are printed: processes
 of programs that the host bounds differ by 15 to 60 %. `pasta` stops PASTA's profiling for them;
 `cupti` everything that a client of CUPTI has enabled (see in_process.py); `profiler` stops
-torch.profiler. Their ratio is the median over pairs of adjacent blocks.
+torch.profiler. Their `paired` ratio is the median over pairs of adjacent blocks after the first
+tenth; `mean` is that of the mean times, `total` that of the mean time of all steps to those off.
 """
 
 from __future__ import annotations
@@ -169,7 +169,6 @@ def main() -> None:
     parser.add_argument("mode", choices=MODES)
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--warmup", type=int, default=10)
-    parser.add_argument("--last", type=int, help="also print the mean time of the last LAST steps")
     parser.add_argument("--times", action="store_true", help="times are always printed")
     parser.add_argument("--switch", choices=SWITCHES)
     parser.add_argument("--each", metavar="FILE", help="write the ms of each step, a line each")
@@ -190,21 +189,23 @@ def main() -> None:
     profiler_switch(False)  # a program that ends with it crashes
     print(f"{options.mode}: {float(result):.1f}")
     if options.switch:
-        # the first step after a switch counts for neither
-        on, off = (
-            [ms for at, ms in times if at // BLOCK % 2 == stopped and at % BLOCK]
-            for stopped in (False, True)
-        )
+        times = times[not options.warmup :]  # the first step of all is slow by itself
+        on, off = ([ms for at, ms in times if at // BLOCK % 2 == n] for n in (0, 1))
         print(f"on {quartiles(on)} ms, off {quartiles(off)} ms", file=sys.stderr)
-        print(f"on / off = {paired_ratio(times):.4f}", file=sys.stderr)
+        without = statistics.mean(off)
+        ratios = {
+            "paired": paired_ratio(times[len(times) // 10 :]),
+            "mean": statistics.mean(on) / without,
+            "total": statistics.mean(on + off) / without,
+        }
+        for name, ratio in ratios.items():
+            print(f"{name} on / off = {ratio:.4f}", file=sys.stderr)
     if options.each:
         with open(options.each, "w") as file:
             file.writelines(f"{ms:.3f}\n" for _, ms in times)
     taken = [ms for _, ms in times]
     print(f"median_step_ms={statistics.median(taken):.6f}", file=sys.stderr)
     print(f"mean_step_ms={statistics.mean(taken):.6f}", file=sys.stderr)
-    if options.last:
-        print(f"last_step_ms={statistics.mean(taken[-options.last :]):.6f}", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -34,7 +34,6 @@ def workloads(directory: Path) -> dict[str, Workload]:
     subprocess.run([nvcc, "-O2", "-arch=native", "-o", vadd, HERE / "vadd.cu"], check=True)
     few = ("--times", "--steps", "6", "--warmup", "2")
     marked = ("--times", "--steps", "200", "--warmup", "2", "--mean", "--mark")
-    many = ("--steps", "1000", "--warmup", "0", "--last", "900")
 
     def python(program: Path, *arguments: str | Path, figure: str = "median_step") -> Workload:
         return Workload([sys.executable, str(program), *map(str, arguments)], figure)
@@ -48,10 +47,6 @@ def workloads(directory: Path) -> dict[str, Workload]:
         "resnet18": python(RESNET, *few),
         "resnet18, 4096 objects": python(HERE / "with_objects.py", "4096", RESNET, *few),
         "resnet18, 200 steps": python(RESNET, *marked, figure="mean_step"),
-        "resnet18, 1000 steps": python(STEPS, "resnet18", *many, figure="mean_step"),
-        "resnet18, 1000 steps, last 900": python(STEPS, "resnet18", *many, figure="last_step"),
-        "GPT-2, 1000 steps": python(STEPS, "eager", *many, figure="mean_step"),
-        "GPT-2, 1000 steps, last 900": python(STEPS, "eager", *many, figure="last_step"),
         "inference": image,
         "resnet18, one image": image,  # in other ways
         "inference, graph": python(STEPS, "inference-graph", "--steps", "40"),
@@ -85,16 +80,16 @@ def ran(
     )  # fmt: skip
 
 
-def switched_ratio(
+def switched_ratios(
     name: str, command: list[str], directory: Path, environment: dict[str, str] | None = None
-) -> float:
-    """Time of steps with over that without what steps.py switches, in one process. Exits with its
-    messages if it fails."""
+) -> dict[str, float]:
+    """Ratios of what steps.py switches, in one process, as it prints them: `paired`, `mean` and
+    `total`. Exits with its messages if it fails."""
     done = ran(command, directory, environment)
-    found = re.search(r"^on / off = ([\d.]+)$", done.stderr, re.MULTILINE)
+    found = re.findall(r"^(\w+) on / off = ([\d.]+)$", done.stderr, re.MULTILINE)
     if done.returncode or not found:
         sys.exit(f"bench/gpu: {name} failed ({done.returncode}):\n{done.stderr[-2000:]}")
-    return float(found[1])
+    return {key: float(value) for key, value in found}
 
 
 def figures_of(
