@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pasta.backends.nvidia import patches
 from pasta.backends.nvidia.layout import Layout
 from pasta.backends.nvidia.places import (
     BinWords,
@@ -23,7 +22,6 @@ from pasta.backends.nvidia.places import (
     PlaneBits,
     Records,
 )
-from pasta.backends.nvidia.structs import constants
 from pasta.errors import ToolError
 from pasta.probes import Bitmap, Counter, Histogram, PerPC, TopK, Trace
 from pasta.probes.placements import PerGranule, PerKey, PerPc
@@ -126,24 +124,6 @@ def test_maps_do_not_overlap(maps: list[Any]) -> None:
     for tool, spec in specs:
         assert layout.place_of(tool, spec.name) is layout.places[specs.index((tool, spec))]
     assert layout.objects == any("object" in spec.keys for _, spec in specs)
-
-
-@given(st.integers(1, 5000), st.integers(0, 63), st.integers(0, 255), st.sampled_from([20, 28, 34]))
-def test_words_of_a_launch_are_found_by_its_address(
-    words: int, slot: int, sm: int, log: int
-) -> None:
-    spec = spec_of(Counter(by=("launch", words)), "m")
-    layout = Layout([("tool", spec)], memory=1 << log)
-    size, launches = constants()["LAUNCH"], constants()["SLOTS"]
-    bytes, stripes = layout.slot_stripe_bytes, layout.slot_stripes
-    assert words * 8 <= bytes < words * 8 + 32 and stripes in (8, 16, 32, 64, 128)
-    assert stripes == 8 or 16 * launches * stripes * bytes <= 1 << log
-    namespace: dict[str, Any] = {"smid": lambda: sm}
-    exec(patches._stripe_of(layout), namespace)
-    array = 7 * launches * size
-    found = namespace["stripe_of"](array + slot * size)
-    # behind the launches the words of each, stripe by stripe
-    assert found == array + launches * size + (slot * stripes + sm % stripes) * bytes
 
 
 def test_bins_and_granules_are_powers_of_two() -> None:

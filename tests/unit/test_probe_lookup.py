@@ -97,7 +97,7 @@ class Launch:
                 base, shape = at >> lib.PASTA_PROBE_BASE_SHIFT, last << 8 | shift
         struct.pack_into("<IIQ", user, OFFSETS["L_BASE"], base, shape, self.ranges)
         direct = 0 if hashed else 1 << 31
-        struct.pack_into("<QII", user, OFFSETS["L_ROWS"], SLOT, 0, direct)
+        struct.pack_into("<QII", user, OFFSETS["L_SLOT"], SLOT, 0, direct)
         struct.pack_into("<Q", user, OFFSETS["L_TABLE"], TABLE)
         struct.pack_into("<QII", user, OFFSETS["L_KEYS"], KEYS, ROWS - 1, SPILL_ROWS)
         struct.pack_into("<Q", user, OFFSETS["L_SPILL"], SPILL)

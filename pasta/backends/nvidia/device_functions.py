@@ -19,12 +19,14 @@ from pasta.backends.nvidia.intrinsics import (
     find,
     find_whole,
     is_first,
+    load_pair,
     load_u64,
     load_u64_volatile,
     lshr,
     match_any_sync,
     match_any_sync_64,
     popc,
+    smid,
     times,
 )
 from pasta.backends.nvidia.nvptx import device_function
@@ -32,10 +34,11 @@ from pasta.backends.nvidia.structs import constants
 
 __all__ = [
     "bank_ways", "copied_bytes", "equal_lanes", "find_group", "group_max", "group_sum", "hash_row",
-    "hash_row_bounded", "lane_groups", "pair_row", "shadow_exchange", "touch_word",
+    "hash_row_bounded", "lane_groups", "pair_row", "shadow_exchange", "stripe_of", "touch_word",
 ]  # fmt: skip
 
 _CONSTANTS = constants()
+_SLOT = _CONSTANTS["L_SLOT"]
 _MIX = -7046029254386353131
 #: Rows that are looked at for a key of a bounded table, of which at least half are free.
 _KEY_TRIES = 64
@@ -44,6 +47,13 @@ _LANES = 1 << 19
 _UNIT_SHIFT = _CONSTANTS["BASE_SHIFT"]
 _PC_BITS, _OBJECT_BITS = _CONSTANTS["PC_BITS"], 67 - _CONSTANTS["PC_BITS"]
 _PAIR_TRIES = 64
+
+
+@device_function
+def stripe_of(user: int) -> int:
+    """The launch's words for this multiprocessor."""
+    slot, more = load_pair(user + _SLOT)
+    return slot + (smid() & lshr(more, 32)) * (more & 0xFFFFFFFF)
 
 
 @device_function

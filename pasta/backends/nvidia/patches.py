@@ -40,8 +40,6 @@ def write(
     text = [_header()]
     if layout.bin_words:
         text.append(f"bin_at = bin_address({layout.bin_words})")
-    if layout.slot_words:
-        text.append(_stripe_of(layout))
     if layout.object_words:
         text.append(f"at_row = row_address({layout.object_words})")
     for instance in instances:
@@ -63,17 +61,6 @@ def write(
             text.append(patch_text(name, kind, signature, called, layout))
             patches.append(PatchText(name, kind, signature))
     return "\n\n".join(text) + "\n", patches
-
-
-def _stripe_of(layout: Layout) -> str:
-    """The function that returns the address of the launch's words for this multiprocessor. It loads
-    nothing: where few warps run, a load would take longer than the rest of the patch."""
-    launch = constants()["LAUNCH"]
-    array = constants()["SLOTS"] * launch
-    stripe, stripes = layout.slot_stripe_bytes, layout.slot_stripes
-    beyond = stripe * stripes // launch - 1  # for each byte of the launches before this one
-    return f"""def stripe_of(user):
-    return user + (user & {array - 1}) * {beyond} + {array} + (smid() & {stripes - 1}) * {stripe}"""
 
 
 def _check_recorded(instance: Instance, layout: Layout) -> None:

@@ -257,9 +257,9 @@ class LaunchWords(Place[PerLaunch]):
         target.accumulator.accumulate(columns)
 
 
-def _at_row(offset: int) -> str:
+def _at_row(areas: Areas, offset: int) -> str:
     """Address of a word of the access's object, in the launch's slot."""
-    return f"at_row(env[USER], found) + {WORD * offset}"
+    return f"at_row(env[USER], found) + {WORD * (areas.slot_words + offset)}"
 
 
 #: Lines that set `found` to the index of the access's object, looked up here if LATE, and `group`.
@@ -287,7 +287,7 @@ class ObjectWords(Place[PerObject]):
             *_FOUND,
             "SUMS",
             _ADDS,
-            f"    at = {_at_row(self.offset)}",
+            f"    at = {_at_row(self.areas, self.offset)}",
             "    ADD",
         ]
 
@@ -631,7 +631,7 @@ class PlaneBits(Place[PerGranule]):
         epoch = "load_u64(env[USER] + L_EPOCH) & 0xFFFFFFFF" if self.request.by_launch else "1"
         at = f"stripe_of(env[USER]) + {WORD * self.offset}"
         if self.request.by_object:
-            at = _at_row(self.offset)
+            at = _at_row(self.areas, self.offset)
         unknown = WORD * self.unknown
         return [
             # at most 16 bytes, in one granule: objects begin at a multiple of 16

@@ -243,7 +243,7 @@ void pasta_nv_readback_at_once(pasta_nv_prober *p) {
         bytes = 0;
         pthread_mutex_lock(&pasta_nv_probes_lock);
         for (pasta_nv_batch *b = p->batches; b; b = b->next) {
-            bytes += (b->marked - b->done) * (pasta_nv_words_bytes() + b->slot_bytes);
+            bytes += (b->marked - b->done) * b->slot_bytes;
             waiting |= __atomic_load_n(b->marker, __ATOMIC_ACQUIRE) < b->marked;
         }
         pthread_mutex_unlock(&pasta_nv_probes_lock);

@@ -133,15 +133,15 @@ sub.u64 $1, ADDRESS, at;""",
     "OBJECT": "$0",
 }
 _NO_OFFSET = {"WHOLE": "", "PART": "", "MISS": "", "LAUNCH": "$1", "ADDRESS": "$2", "OBJECT": "$0"}
-#: Address of the words of $2 in this multiprocessor's stripe of the launch.  The row is the index,
-#: or is found or claimed by the hash of the object's number; objects without a row are counted
-#: behind all slots, or in the row of all others.
+#: Address of the words of $2 in this multiprocessor's stripe of the launch's slot, less those
+#: before the objects.  The row is the index, or is found or claimed by the hash of the object's
+#: number; objects without a row are counted behind all slots, or in the row of all others.
 _AT_ROW = """{
 .reg .pred p;
 .reg .b64 words;
 .reg .b32 row, stripe, bytes, mask;
 mov.b32 row, $2;
-ld.global.v2.b64 {$0, words}, [$1+L_ROWS];
+ld.global.v2.b64 {$0, words}, [$1+L_SLOT];
 mov.b64 {bytes, mask}, words;
 setp.lt.s32 p, mask, 0;
 @p bra place${:uid};
@@ -192,16 +192,14 @@ mad.wide.u32 $0, $2, BYTES, $0;
 bra done${:uid};
 hashed${:uid}:
 }
-ld.global.b64 $0, [$1+L_ROWS];
+ld.global.b64 $0, [$1+L_SLOT];
 ld.global.b32 bytes, [$1+L_STRIPE_BYTES];
 ld.global.b32 mask, [$1+L_STRIPE_MASK];
 place${:uid}:
 mov.u32 stripe, %smid;
 and.b32 stripe, stripe, mask;
-mul.lo.u32 stripe, stripe, bytes;
-mad.lo.u32 stripe, row, BYTES, stripe;
-cvt.u64.u32 words, stripe;
-add.u64 $0, $0, words;
+mad.wide.u32 $0, stripe, bytes, $0;
+mad.wide.u32 $0, row, BYTES, $0;
 done${:uid}:
 }"""
 
