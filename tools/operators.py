@@ -526,6 +526,8 @@ class _Line:
     frame: Frame
     calls: int = 0
     time: int = 0  # with inner operators
+    longest: int = 0  # part of the longest call of each node, and the longest gap of each place
+    longest_calls: int = 0
     convert_calls: int = 0
     convert_time: int = 0
     init_calls: int = 0
@@ -695,6 +697,9 @@ class _Findings:
             calls, time = int(nodes["calls"][node]) - 1, int(steady[node])
             line.calls += calls
             line.time += time
+            if calls > 0:
+                line.longest += int(nodes["longest"][node])
+                line.longest_calls += 1
             line.phases.add(self.tree.phases[node])
             if self.names[node] in _CONVERSIONS and not crossings[node]:
                 line.convert_calls += calls
@@ -706,6 +711,8 @@ class _Findings:
         for place in self.tree.places:  # Python time between two operators of a line
             if place.before is not None and place.before == place.after and place.before in found:
                 found[place.before].time += place.steady
+                if place.longest != place.first:
+                    found[place.before].longest += place.longest
         return sorted(found.values(), key=lambda line: -line.time)
 
     def _converted(self, line: _Line) -> Iterator[Finding]:
@@ -725,17 +732,19 @@ class _Findings:
         )
 
     def _short(self, line: _Line) -> Iterator[Finding]:
-        gain = self._gain(line.time)
-        if line.calls < self.tool.short_calls or line.time > self.tool.short * line.calls:
+        # without the longest ones: one during which the machine paused is not short, the others are
+        time, calls = line.time - line.longest, line.calls - line.longest_calls
+        gain = self._gain(time)
+        if calls < self.tool.short_calls or time > self.tool.short * calls:
             return
         if gain < self.tool.short_share or line.phases != {"forward"}:
             return
         yield Finding(
             what="many short operators",
             where=str(line.frame),
-            evidence=f"{line.calls:,} operators of {formatted(line.time / line.calls, 'ns')} "
+            evidence=f"{calls:,} operators of {formatted(time / calls, 'ns')} "
             "each, with the Python code between them, take "
-            f"{formatted(line.time, 'ns')} of {formatted(self.steady, 'ns')} without "
+            f"{formatted(time, 'ns')} of {formatted(self.steady, 'ns')} without "
             "start-up, mostly call overhead",
             remedy=f"{line.frame}: process many rows or samples per call (a larger batch), or "
             "compile the enclosing function with torch.compile",

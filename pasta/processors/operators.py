@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 #: A node; node 0 is the root. Times are nanoseconds of the host, `own` without the operators called
 #: from it; `first_total` and `first_own` are the parts in the node's first call, which initializes
-#: libraries; `began` and `last` are the begin times of the first and the last call. `forward`: the
-#: node of a gradient's forward operator, or 0.
+#: libraries; `longest` is the longest other call; `began` and `last` are the begin times of the
+#: first and the last call. `forward`: the node of a gradient's forward operator, or 0.
 NODE = np.dtype(
     [
         ("parent", "i4"),
@@ -41,6 +41,7 @@ NODE = np.dtype(
         ("own", "i8"),
         ("first_total", "i8"),
         ("first_own", "i8"),
+        ("longest", "i8"),
         ("began", "i8"),
         ("last", "i8"),
     ]
@@ -179,6 +180,8 @@ def _close(  # type: ignore[no-untyped-def]
         if first[slot, level]:
             nodes[node]["first_total"] += took
             nodes[node]["first_own"] += took - inside[slot, level]
+        else:
+            nodes[node]["longest"] = max(nodes[node]["longest"], took)
     if level > 0:
         inside[slot, level - 1] += took
     depths[slot] = level

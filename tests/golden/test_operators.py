@@ -588,15 +588,19 @@ def test_samples_name_the_line_running_in_a_gap(function: str, splits: Any) -> N
 def test_many_short_operators_at_a_line_are_a_finding() -> None:
     events = Events(start_time=0, step=0)
     events.frames(1, ("/my/rows.py", "scaled", 5))
-    for number in range(1101):
-        events.operator("aten::mul", stack=1, time=20_000 * number + 1)
-        events.operator_end(time=20_000 * number + 10_001)
+    now = 0
+    for number in range(1102):
+        events.operator("aten::mul", stack=1, time=now + 1)
+        now += 20_000_000 if number == 500 else 0  # the machine pauses in an operator …
+        events.operator_end(time=now + 10_001)
+        now += 20_000 if number != 700 else 20_000_000  # … and between two
     (found,) = run_tool(Operators, events).findings
     assert (found.what, found.where) == ("many short operators", "rows.py:5 scaled")
     assert "1,100 operators of 19.99 us each" in found.evidence
-    for options in ({"short": "19us"}, {"short_calls": 1101}):
+    assert found.gain == pytest.approx(0.355, abs=0.001)
+    for options in ({"short": "19us"}, {"short_calls": 1101}, {"short_share": 0.36}):
         assert not run_tool(Operators, events, options=options).findings
-    events.complete(events.launch("kernel"), 0, 22_000_000)  # the host waits for the device
+    events.complete(events.launch("kernel"), 0, 62_000_000)  # the host waits for the device
     assert not run_tool(Operators, events).findings
 
 

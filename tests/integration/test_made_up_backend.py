@@ -9,6 +9,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
+from tests.support.packages import install_metadata
 from tests.support.places import PROGRAMS, ROOT
 from tests.support.preload import INSTALLED, Done, Preload, base_environment
 from tests.support.session import compile_c
@@ -42,14 +43,8 @@ def site(tmp_path: Path) -> Path:
     package.mkdir(parents=True)
     (package / "__init__.py").write_text((PACKAGE / "__init__.py").read_text())
     compile_c(package / "libmade_up_source.so", [PACKAGE / "source.c"], "-shared", "-fPIC")
-    metadata = tmp_path / "site" / "made_up_backend-1.0.dist-info"
-    metadata.mkdir()
-    (metadata / "METADATA").write_text(
-        "Metadata-Version: 2.1\nName: made_up_backend\nVersion: 1.0\n"
-    )
-    (metadata / "entry_points.txt").write_text(
-        "[pasta.backends]\nmade_up = made_up_backend:BACKEND\n"
-    )
+    entry_points = "[pasta.backends]\nmade_up = made_up_backend:BACKEND\n"
+    install_metadata(package.parent, "made-up-backend", entry_points)
     return package.parent
 
 

@@ -18,6 +18,7 @@ from pasta.frameworks.torch import TorchSettings
 from pasta.plugins import load_tools
 from pasta.settings import parse_bytes, parse_interval, parse_milliseconds, parse_names
 from tests.campaigns import configurations
+from tests.support.packages import install_metadata
 
 
 @pytest.mark.parametrize(
@@ -249,15 +250,15 @@ def test_unknown_preset_and_missing_file() -> None:
 
 
 def test_presets_of_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    package, info = tmp_path / "their_presets", tmp_path / "their_presets-1.0.dist-info"
+    package = tmp_path / "their_presets"
     package.mkdir()
-    info.mkdir()
     (package / "__init__.py").touch()
     (package / "theirs.toml").write_text('# Theirs.\ntools = ["copies"]\n')
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: their-presets\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text(
+    install_metadata(
+        tmp_path,
+        "their-presets",
         "[pasta.presets]\ntheirs = their_presets\nlost = their_presets\nbroken = nothing_here\n"
-        "copies = their_presets\n"
+        "copies = their_presets\n",
     )
     monkeypatch.syspath_prepend(tmp_path)
     config = Config()

@@ -11,6 +11,7 @@ import pytest
 
 from pasta.errors import ToolError
 from pasta.plugins import built_in_names, find_tools, list_tools, load_tools
+from tests.support.packages import install_metadata
 
 MINE = """
 from pasta.tool import Result, Tool, option
@@ -176,12 +177,8 @@ def test_lists_tools_with_options_and_with_errors(write: Any, tmp_path: Path) ->
 
 def test_entry_points(write: Any, tmp_path: Path) -> None:
     write("their_tools.py", MINE)
-    info = tmp_path / "their_tools-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: their-tools\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text(
-        "[pasta.tools]\nmine = their_tools:Mine\nbroken = their_tools:Nothing\n"
-    )
+    entry_points = "[pasta.tools]\nmine = their_tools:Mine\nbroken = their_tools:Nothing\n"
+    install_metadata(tmp_path, "their-tools", entry_points)
     code = (
         "from pasta.plugins import find_tools, list_tools\n"
         "print(find_tools('mine')[0].__module__)\n"
