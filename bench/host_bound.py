@@ -125,16 +125,24 @@ def cold_times(ways: dict[str, Switch]) -> dict[str, float]:
     return {way: sorted(found)[len(found) // 4] for way, found in times.items()}
 
 
-def _callbacks(cache: str) -> tuple[dict[str, Switch], Callable[[bool, bool], int]]:
-    """PyTorch's own ways to follow operators, without PASTA."""
+def empty_callback(cache: str) -> Callable[[bool, bool], int]:
+    """The function `use(on, tensors)` of c/record_function.cpp, which is built in a directory."""
     import torch
-    from torch.profiler import ProfilerActivity, profile
 
     hooks = _ROOT / "pasta" / "frameworks" / "torch"
     sys.path.insert(0, str(hooks))
     import build  # type: ignore[import-not-found]
 
-    use = build.extension(torch, str(_ROOT / "bench" / "c" / "record_function.cpp"), cache, []).use
+    source = str(_ROOT / "bench" / "c" / "record_function.cpp")
+    use: Callable[[bool, bool], int] = build.extension(torch, source, cache, []).use
+    return use
+
+
+def _callbacks(cache: str) -> tuple[dict[str, Switch], Callable[[bool, bool], int]]:
+    """PyTorch's own ways to follow operators, without PASTA."""
+    from torch.profiler import ProfilerActivity, profile
+
+    use = empty_callback(cache)
 
     @contextlib.contextmanager
     def used(tensors: bool) -> Iterator[None]:

@@ -2,14 +2,17 @@
 CUDA graph) or generating tokens; ResNet-18, trained, or classifying one small image, eager or as a
 CUDA graph. Prints the last loss, token or score, and times of a step on stderr.
 
-    python bench/gpu/steps.py MODE [--steps 60] [--warmup 10] [--switch pasta|cupti|profiler]
+    python bench/gpu/steps.py MODE [--steps 60] [--warmup 10]
+                                   [--switch pasta|cupti|profiler|callback|tensors]
 
 A step of `generate` is a token of one sequence, with the keys and values of those before it. With
 --switch every other eight steps run without, and the medians of both kinds are printed: processes
 of programs that the host bounds differ by 15 to 60 %. `pasta` stops PASTA's profiling for them;
 `cupti` everything that a client of CUPTI has enabled (see in_process.py); `profiler` stops
-torch.profiler. Their `paired` ratio is the median over pairs of adjacent blocks after the first
-tenth; `mean` is that of the mean times, `total` that of the mean time of all steps to those off.
+torch.profiler; `callback` removes a callback of PyTorch's operators that records nothing, `tensors`
+one that also gets their inputs and outputs. The ratio `paired` is the median over pairs of adjacent
+blocks after the first tenth; `mean` is that of the mean times, `total` that of the mean time of all
+steps to those off.
 """
 
 from __future__ import annotations
@@ -18,8 +21,10 @@ import argparse
 import ctypes
 import statistics
 import sys
+import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -30,7 +35,9 @@ import pasta
 
 sys.path.append(str(Path(__file__).resolve().parents[2] / "examples" / "cuda"))
 sys.path.append(str(Path(__file__).resolve().parents[2] / "examples" / "advice"))
+sys.path.append(str(Path(__file__).resolve().parents[1]))
 import resnet18_train as models
+from host_bound import empty_callback
 from measured import captured
 
 BATCH, LENGTH = 4, 512
@@ -137,8 +144,22 @@ def profiler_switch(on: bool) -> None:
         running.pop().stop()
 
 
+def callback_switch(on: bool, tensors: bool) -> None:
+    """Remove or add an empty callback for operators, without or with their tensors."""
+    if not uses:
+        uses.append(empty_callback(tempfile.mkdtemp()))
+    uses[0](on, tensors)
+
+
 running: list[profile] = []
-SWITCHES = {"pasta": pasta_switch, "cupti": cupti_switch, "profiler": profiler_switch}
+uses: list[Callable[[bool, bool], int]] = []
+SWITCHES: dict[str, Callable[[bool], None]] = {
+    "pasta": pasta_switch,
+    "cupti": cupti_switch,
+    "profiler": profiler_switch,
+    "callback": partial(callback_switch, tensors=False),
+    "tensors": partial(callback_switch, tensors=True),
+}
 
 
 def quartiles(values: list[float]) -> str:

@@ -4,9 +4,10 @@ which recording is switched on and off.
     python bench/gpu/switched.py torch|sample [--rounds 3] [--json FILE] [--only TEXT]
 
 Figures are medians over processes, which are interleaved; each one switches every eight steps. The
-first way of `torch` is torch.profiler, for comparison. `sample` records from the first step on, and
-`mean` includes what probes cost in the first steps, except in the very first one, which takes 0.8 s
-without probes too. A budget is a share of the time of all steps, on and off.
+first ways of `torch` are torch.profiler, and what PyTorch itself takes to call a callback. `sample`
+records from the first step on, and `mean` includes what probes cost in the first steps, except in
+the very first one, which takes 0.8 s without probes too. A budget is a share of the time of all
+steps, on and off.
 """
 
 from __future__ import annotations
@@ -29,11 +30,13 @@ FIGURES = {"paired": "on / off", "mean": "mean", "total": "on and off / off"}
 
 @dataclass(frozen=True)
 class Way:
-    """A configuration of PASTA, or torch.profiler; `most`: targets by figure of steps.py."""
+    """A configuration of PASTA, or another thing that steps.py switches; `most`: targets by its
+    figures."""
 
     name: str
-    options: tuple[str, ...] | None
+    options: tuple[str, ...]
     most: dict[str, float]
+    switch: str = "pasta"
     model: str = "eager"
     steps: tuple[str, ...] = ("--steps", "160")
 
@@ -42,7 +45,7 @@ def _whole(model: str, steps: int) -> list[Way]:
     all_steps = ("--steps", str(steps), "--warmup", "0")
 
     def way(name: str, options: tuple[str, ...], **most: float) -> Way:
-        return Way(f"{model}, {name}", options, most, model, all_steps)
+        return Way(f"{model}, {name}", options, most, model=model, steps=all_steps)
 
     return [
         way("--sample", SAMPLE, paired=1.02, mean=1.15),
@@ -55,7 +58,9 @@ def _whole(model: str, steps: int) -> list[Way]:
 
 WAYS = {
     "torch": [
-        Way("torch.profiler, CPU and CUDA", None, {}),
+        Way("torch.profiler, CPU and CUDA", (), {}, "profiler"),
+        Way("PyTorch's callback, empty", (), {}, "callback"),
+        Way("PyTorch's callback with tensors, empty", (), {}, "tensors"),
         Way("-c torch", TORCH, {"paired": 1.10}),
         Way("-c torch --collector", ("-c", "torch", "--collector"), {}),
         Way("-c torch, nvidia.source=sanitizer", (*TORCH, "--set", "nvidia.source=sanitizer"),
@@ -71,8 +76,7 @@ WAYS = {
 
 def measured(way: Way, directory: Path) -> dict[str, float]:
     """Time of a step with recording over that without, in one process, by figure."""
-    switch = "pasta" if way.options else "profiler"
-    command = [sys.executable, str(STEPS), way.model, *way.steps, "--switch", switch]
+    command = [sys.executable, str(STEPS), way.model, *way.steps, "--switch", way.switch]
     if way.options:
         command = [*profiled(way.options, directory), *command]
     return switched_ratios(way.name, command, directory)

@@ -11,34 +11,29 @@
 
 namespace pasta {
 
-inline std::unique_ptr<at::ObserverContext> on_begin(const at::RecordFunction &function) {
+using Record = void(Thread &, const at::RecordFunction &);
+
+template <Record record> std::unique_ptr<at::ObserverContext> on_begin(const at::RecordFunction &function) {
     if (!owns_ring()) return nullptr;
     try {
-        Thread &thread = Thread::ensure();
-        if (function.scope() == at::RecordScope::USER_SCOPE)
-            begin_range(thread, function.name());
-        else
-            begin_operator(thread, function);
+        record(Thread::ensure(), function);
     } catch (...) {
     }
     return nullptr;
 }
 
-inline void on_end(const at::RecordFunction &function, at::ObserverContext *) {
+template <Record record> void on_end(const at::RecordFunction &function, at::ObserverContext *) {
     Thread *thread = Thread::current();
     // an asynchronous call may end on another thread than it began on, where it was never open
     if (!thread || !owns_ring() || function.isAsync()) return;
     try {
-        if (function.scope() == at::RecordScope::USER_SCOPE)
-            end_range(*thread);
-        else
-            end_operator(*thread, function);
+        record(*thread, function);
     } catch (...) {
     }
 }
 
 // One callback that PyTorch calls, or not, in some of its scopes.
-class Registered {
+template <Record begin, Record end> class Registered {
   public:
     explicit Registered(std::initializer_list<at::RecordScope> scopes) : scopes_(scopes) {}
 
@@ -48,7 +43,8 @@ class Registered {
             added_ = false;
         }
         if (!needed || added_) return;
-        auto made = at::RecordFunctionCallback(on_begin, on_end).needsInputs(tensors).needsOutputs(tensors).scopes(scopes_);
+        at::RecordFunctionCallback made(on_begin<begin>, on_end<end>);
+        made.needsInputs(tensors).needsOutputs(tensors).scopes(scopes_);
         handle_ = at::addGlobalCallback(made);
         added_ = enabled_ = true;
         tensors_ = tensors;
@@ -104,9 +100,9 @@ class Callback {
     }
 
     std::mutex mutex_;
-    Registered operators_{at::RecordScope::FUNCTION, at::RecordScope::BACKWARD_FUNCTION,
-                          at::RecordScope::TORCHSCRIPT_FUNCTION};
-    Registered ranges_{at::RecordScope::USER_SCOPE};
+    Registered<begin_operator, end_operator> operators_{
+        at::RecordScope::FUNCTION, at::RecordScope::BACKWARD_FUNCTION, at::RecordScope::TORCHSCRIPT_FUNCTION};
+    Registered<begin_range, end_range> ranges_{at::RecordScope::USER_SCOPE};
     bool needed_ = false, on_ = false, paused_ = false;
 };
 inline Callback callback;

@@ -16,13 +16,13 @@ inline void record_range(const Thread &thread, pasta_event_kind kind, uint32_t n
     pasta_framework_publish(e);
 }
 
-inline void begin_range(const Thread &thread, const char *name) {
-    uint32_t id = intern(name);
+inline void begin_range(Thread &thread, const at::RecordFunction &function) {
+    uint32_t id = intern(function.name());
     library->range_begins(id);
     record_range(thread, PASTA_EVENT_range_push, id);
 }
 
-inline void end_range(const Thread &thread) {
+inline void end_range(Thread &thread, const at::RecordFunction &) {
     library->range_ends();
     record_range(thread, PASTA_EVENT_range_pop, 0);
 }
