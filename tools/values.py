@@ -66,8 +66,8 @@ def low(value: int, bits: int) -> int:
 
 @probe.function
 def lines_of(every: int) -> int:
-    """One in so many lines of memory is examined, up to the root of `every`, each of them in one
-    block of `every // lines_of(every)`."""
+    """How many lines of memory there are for each one that is examined: a power of two, at most the
+    square root of `every`. Blocks provide the rest of `every`."""
     lines = 1
     for _ in range(8):
         if 4 * lines * lines <= every:
@@ -76,16 +76,22 @@ def lines_of(every: int) -> int:
 
 
 @probe.function
+def line_hash(address: int) -> int:
+    """A hash of the 512 bytes that a warp accesses at once, in two instructions."""
+    return low(address >> _LINE, 32) * _MIX_32
+
+
+@probe.function
 def line_of(address: int, lines: int) -> int:
-    """A number below `lines` for the 512 bytes around an address: what a warp accesses at once."""
-    return low(address >> _LINE, 32) * _MIX_32 >> 24 & (lines - 1)  # two instructions
+    """The number of an address's line, below `lines`."""
+    return line_hash(address) >> 24 & (lines - 1)
 
 
 @probe.function
 def shifted(block: int, address: int) -> int:
-    """The block's number plus one of the line, so that all blocks examine equally much: one that
-    examines all of its accesses to some lines makes a launch long."""
-    return block + low(low(address >> _LINE, 32) * _MIX_32 >> 8, 16)
+    """The block's number plus one that depends on the line. Different blocks examine each line, so
+    all blocks do equal work; otherwise a launch would wait for the few that examine accesses."""
+    return block + low(line_hash(address) >> 8, 16)
 
 
 @probe.function

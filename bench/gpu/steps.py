@@ -24,7 +24,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 import torch
@@ -144,15 +144,19 @@ def profiler_switch(on: bool) -> None:
         running.pop().stop()
 
 
+@cache
+def built_callback() -> Callable[[bool, bool], int]:
+    """The function that adds and removes an empty callback; its library stays loaded."""
+    with tempfile.TemporaryDirectory() as directory:
+        return empty_callback(directory)
+
+
 def callback_switch(on: bool, tensors: bool) -> None:
     """Remove or add an empty callback for operators, without or with their tensors."""
-    if not uses:
-        uses.append(empty_callback(tempfile.mkdtemp()))
-    uses[0](on, tensors)
+    built_callback()(on, tensors)
 
 
 running: list[profile] = []
-uses: list[Callable[[bool, bool], int]] = []
 SWITCHES: dict[str, Callable[[bool], None]] = {
     "pasta": pasta_switch,
     "cupti": cupti_switch,

@@ -143,7 +143,7 @@ def test_atomics_find_values() -> None:
 
 @pytest.mark.slow
 def test_sampled_blocks_and_lines() -> None:
-    """All accesses of a quarter of the blocks, others for each, to a quarter of the lines."""
+    """A quarter of the lines, each in a quarter of the blocks; which ones depends on the line."""
     events = launched()
     lines = 128
     for block in range(8):
@@ -155,7 +155,7 @@ def test_sampled_blocks_and_lines() -> None:
     result = run_tool(TOOL, events, options={"every": 16})
     elements = counts(result)["elements"]
     assert "from one in 16 accesses" in result.summary
-    assert elements % (2 * 128) == 0  # by two blocks the same whole lines
+    assert elements % (2 * 128) == 0  # whole lines, each in two blocks
     assert 0.04 < elements / (8 * 128 * lines) < 0.1
     (row,) = result.tables["instructions"].rows()
     assert 0.125 <= row["frequent_share"] < 0.25  # every block has about as many
