@@ -42,6 +42,8 @@ COUNTED_ALIKE = tuple(
 LANES = 32
 #: Access size (bytes per lane) that maps count implicitly: `beyond` is relative to it.
 IMPLICIT_BYTES = 4
+#: … and that of full warps that are counted as `wide`: vectors, matrices and asynchronous copies.
+WIDE_BYTES = 16
 PAGE = 4096
 
 _COUNTS = ("instructions", "accesses", "reads", "writes", "atomics", "bytes")
@@ -58,39 +60,43 @@ class AccessCount(Tool):
     estimates = True
     top = option(10, help="rows of each table in the text report; the tables have all", minimum=1)
 
-    # On a GPU every nonzero amount is an atomic addition. A full warp that accesses 4 bytes
-    # per lane, a usual case, costs one in each map:
-    #   instructions = full + partial, accesses = 32 * full + lanes,
-    #   bytes = 4 * accesses + beyond, modulo 2**64 (sizes below 4 wrap around and back).
-    by_kind = Counter(by=("launch", "kernel", CODES), fields=("full", "partial", "lanes", "beyond"))
+    # On a GPU every nonzero amount is an atomic addition. A full warp that accesses 4 or 16 bytes
+    # per lane, the usual cases, costs one by kind:
+    #   instructions = full + wide + partial, accesses = 32 * (full + wide) + lanes,
+    #   bytes = 4 * accesses + 384 * wide + beyond,
+    #   modulo 2**64 (sizes below 4 wrap around and back).
+    by_kind = Counter(
+        by=("launch", "kernel", CODES), fields=("full", "wide", "partial", "lanes", "beyond")
+    )
     by_object = Counter(by=("launch", "kernel", "object"), fields=("accesses", "beyond"))
 
     @probe.on(*COUNTED_ALIKE, per="warp")
     def count(access: Any, maps: Any) -> None:
         """Count a warp's access by kind and operation; lanes and bytes only if they differ from the
         usual."""
-        code = OPERATIONS * (access.kind - 1)
-        if access.is_atomic:
-            code += ATOMIC
-        elif access.is_write:
-            code += WRITE
-        beyond = access.bytes - IMPLICIT_BYTES
-        if access.lanes == LANES:
-            maps.by_kind.add(code, full=1, beyond=LANES * beyond)
+        # atomics write, too: READ, WRITE or ATOMIC
+        code = OPERATIONS * (access.kind - 1) + access.is_write + access.is_atomic
+        lanes = access.lanes
+        if lanes != LANES:
+            beyond = lanes * (access.bytes - IMPLICIT_BYTES)
+            maps.by_kind.add(code, partial=1, lanes=lanes, beyond=beyond)
+        elif access.bytes == WIDE_BYTES:
+            maps.by_kind.add(code, wide=1)
         else:
-            lanes = access.lanes
-            maps.by_kind.add(code, partial=1, lanes=lanes, beyond=lanes * beyond)
+            maps.by_kind.add(code, full=1, beyond=LANES * (access.bytes - IMPLICIT_BYTES))
 
     @probe.on("async_copy", per="warp")
     def count_copies(access: Any, maps: Any) -> None:
         """The same of an asynchronous copy, whose lanes may copy different numbers of bytes."""
         code = OPERATIONS * (access.kind - 1)
         lanes = access.lanes
-        beyond = access.warp_bytes - IMPLICIT_BYTES * lanes
-        if lanes == LANES:
-            maps.by_kind.add(code, full=1, beyond=beyond)
-        else:
+        if lanes != LANES:
+            beyond = access.warp_bytes - IMPLICIT_BYTES * lanes
             maps.by_kind.add(code, partial=1, lanes=lanes, beyond=beyond)
+        elif access.warp_bytes == LANES * WIDE_BYTES:
+            maps.by_kind.add(code, wide=1)
+        else:
+            maps.by_kind.add(code, full=1, beyond=access.warp_bytes - IMPLICIT_BYTES * LANES)
 
     @probe.global_memory
     def attribute(access: Any, maps: Any) -> None:
@@ -391,9 +397,10 @@ def _decoded(rows: NDArray[Any]) -> NDArray[Any]:
     found = np.zeros(len(rows), [*keys, *((name, "u8") for name in (*_COUNTS, *_PARTS))])
     found["launch"], found["kernel"] = rows["launch"], rows["kernel"]
     found["kind"] = rows["index"] // OPERATIONS + 1
-    found["instructions"] = rows["full"] + rows["partial"]
-    found["accesses"] = accesses = np.uint64(LANES) * rows["full"] + rows["lanes"]
-    found["bytes"] = np.uint64(IMPLICIT_BYTES) * accesses + rows["beyond"]
+    full, wide = rows["full"] + rows["wide"], np.uint64(LANES * (WIDE_BYTES - IMPLICIT_BYTES))
+    found["instructions"] = full + rows["partial"]
+    found["accesses"] = accesses = np.uint64(LANES) * full + rows["lanes"]
+    found["bytes"] = np.uint64(IMPLICIT_BYTES) * accesses + wide * rows["wide"] + rows["beyond"]
     for operation, name in enumerate(("reads", "writes", "atomics")):
         mine = rows["index"] % OPERATIONS == operation
         found[name] = np.where(mine, accesses, 0)

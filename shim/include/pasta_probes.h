@@ -15,6 +15,7 @@ enum {
     PASTA_PROBE_HASHES = 4,
     PASTA_PROBE_PLANES = 4,
     PASTA_PROBE_CLUSTERS = 4,
+    PASTA_PROBE_SLOTS = 64, /* launches that are described one behind another, at a multiple of their size */
     PASTA_PROBE_TRIES = 16, /* rows of a hash table of objects that are looked at */
     PASTA_PROBE_NODES = 1 << 16, /* rows of a table of nodes of graphs, by the lowest bits of the grid's number */
     PASTA_PROBE_IS_NODE = 1, /* in a callback's user data: see pasta_probe_launch */
@@ -28,13 +29,17 @@ enum {
 #define PASTA_PROBE_NOWHERE 0xffffffff /* a base that no cluster has */
 
 /* A callback's user data: one per launch.  What a patch reads of every access is first, in pieces of
- * 16 bytes: every lane reads the first, one of the warp the second. Kernels in graphs have instead the address
+ * 16 bytes: every lane reads the first, one of the warp the second.
+ *
+ * Words of the launch are at an address that its own gives without a load, which takes longer than all else where
+ * few warps run: PASTA_PROBE_SLOTS launches are described at a multiple of their size, and behind them are the words
+ * of each, a copy for each stripe of multiprocessors (pasta/backends/nvidia/areas.py). Kernels in graphs have instead the address
  * of uint64_t[PASTA_PROBE_NODES], plus PASTA_PROBE_IS_NODE: addresses of launches; 0: not probed. */
 typedef struct pasta_probe_launch {
     uint32_t base;        /* of pasta_object_cluster 0, in units of 1 << PASTA_PROBE_BASE_SHIFT, or … */
     uint32_t shape;       /* … PASTA_PROBE_NOWHERE; its last bucket << 8 | its shift */
     uint64_t ranges;      /* pasta_object_range[count]; buckets of that cluster lie before them */
-    uint64_t slot;        /* uint64_t words of this launch, `stripe_bytes` apart for each stripe */
+    uint64_t rows;        /* uint64_t words of objects of this launch, `stripe_bytes` apart for each stripe */
     uint32_t stripe_bytes;
     uint32_t stripe_mask; /* stripe of a multiprocessor: its number & stripe_mask; and PASTA_PROBE_DIRECT */
     uint64_t table;       /* pasta_object_table */
@@ -46,12 +51,12 @@ typedef struct pasta_probe_launch {
     uint64_t plain;       /* uint64_t words of this launch that have no stripes */
     uint64_t trace;       /* pasta_probe_trace; 0: none */
     uint64_t bin_stripe;  /* bytes of the bins of one stripe */
-    uint64_t spill;       /* … uint64_t[spill_rows][words of a row], less the bytes before the rows of a
-                           * stripe; others go to the row behind all */
+    uint64_t spill;       /* … uint64_t[spill_rows][words of a row]; others go to the row behind all */
     uint64_t pairs;       /* by object and instruction: uint64_t keys[rows], free: 0; then for each stripe
                            * uint64_t[rows + 1][words].  A key is 1 + (pc / 16 | index of the object << 45) */
     uint64_t hash[4];     /* PASTA_PROBE_HASHES tables of keys that are not objects */
     uint64_t planes[4];   /* PASTA_PROBE_PLANES: words of epoch << 32 | bits of touched granules */
+    uint64_t unused[10];
 } pasta_probe_launch;
 
 /* Live objects by address: ranges sorted by start, none overlapping. */

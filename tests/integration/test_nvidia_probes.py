@@ -451,7 +451,7 @@ def test_error_disables_probes_and_keeps_results(play: Play) -> None:
         script.launch(S, (0x200000000, 1, 0x10), counts=False)
         if n % 10 == 0:
             script.say("sync")
-    done = play(script, FAIL="copy_out=7@2")
+    done = play(script, FAIL="copy_out=7@3")  # a read of launches takes two copies
     assert (done.exit_status, done.stdout, done.target_stderr) == (7, "done\n", "")
     assert_counted(done, script)
     (line,) = done.notes

@@ -69,6 +69,7 @@ INSTRUCTIONS = {
     "activemask": "activemask.b32",
     "match_any_sync": "match.any.sync.b32",
     "match_any_sync_64": "match.any.sync.b64",
+    "all_equal": "match.all.sync.b32",
     "ballot_sync": "vote.sync.ballot.b32",
     "any_sync": "vote.sync.any.pred",
     "lane_id": "%laneid;",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pasta.backends.nvidia.intrinsics.objects import slot_text
 from pasta.backends.nvidia.layout import Layout
 from pasta.backends.nvidia.places import (
     BinWords,
@@ -22,10 +24,12 @@ from pasta.backends.nvidia.places import (
     PlaneBits,
     Records,
 )
+from pasta.backends.nvidia.structs import constants
 from pasta.errors import ToolError
 from pasta.probes import Bitmap, Counter, Histogram, PerPC, TopK, Trace
 from pasta.probes.placements import PerGranule, PerKey, PerPc
 from pasta.probes.specs import MapSpec
+from tests.support.ptx import Lane, Machine, Memory, Program
 
 _FIELDS = st.integers(1, 4).map(lambda count: tuple(f"f{n}" for n in range(count)))
 _MAPS = st.one_of(
@@ -124,6 +128,26 @@ def test_maps_do_not_overlap(maps: list[Any]) -> None:
     for tool, spec in specs:
         assert layout.place_of(tool, spec.name) is layout.places[specs.index((tool, spec))]
     assert layout.objects == any("object" in spec.keys for _, spec in specs)
+
+
+@given(st.integers(1, 5000), st.integers(0, 63), st.integers(0, 255), st.sampled_from([20, 28, 34]))
+def test_words_of_a_launch_are_found_by_its_address(
+    words: int, slot: int, sm: int, log: int
+) -> None:
+    spec = spec_of(Counter(by=("launch", words)), "m")
+    layout = Layout([("tool", spec)], memory=1 << log)
+    size, launches = constants()["LAUNCH"], constants()["SLOTS"]
+    bytes, stripes = layout.slot_stripe_bytes, layout.slot_stripes
+    assert words * 8 <= bytes < words * 8 + 32 and stripes in (8, 16, 32, 64, 128)
+    assert stripes == 8 or 16 * launches * stripes * bytes <= 1 << log
+    array, offset = 7 * launches * size, 8 * (words - 1)
+    text = slot_text(bytes, stripes)
+    program = Program(text, {"$0": 64, "$1": 64, "$2": 32})
+    lane = Lane(0, {"$1": array + slot * size, "$2": offset}, {"smid": sm})
+    Machine(program, Memory(), lambda: None).run([[lane]], random.Random(0))
+    # behind the launches the words of each, stripe by stripe
+    words_at = array + launches * size + (slot * stripes + sm % stripes) * bytes
+    assert lane.registers["$0"] == words_at + offset
 
 
 def test_bins_and_granules_are_powers_of_two() -> None:

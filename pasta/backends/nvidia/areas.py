@@ -9,12 +9,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from pasta.backends.nvidia.structs import constants
 from pasta.errors import ToolError
 
 #: Bytes of a word; words are unsigned.
 WORD = 8
 #: Copies of the bins of objects, a power of two.
 BIN_STRIPES = 16
+#: Copies of the words of a launch, a power of two: at most, and at least, and their share of the
+#: memory for probes, in which the launches of so many batches must fit.
+_SLOT_STRIPES, _MIN_SLOT_STRIPES, _SLOT_SHARE, _BATCHES = 128, 8, 3 / 8, 16
 #: Rows of the table of program counters, a power of two.
 _PC_ROWS = 1 << 14
 _MAX_HASHES, _MAX_PLANES, _MAX_TRACES = 4, 4, 15
@@ -42,8 +46,10 @@ class Hash:
 
 @dataclass
 class Areas:
-    """Size of each area that the maps of a run need. Shifts are log2 of bytes."""
+    """Size of each area that the maps of a run need, in `memory` bytes for all launches in flight.
+    Shifts are log2 of bytes."""
 
+    memory: int = 256 << 20
     slot_words: int = 0
     plain_words: int = 0
     object_words: int = 0
@@ -63,6 +69,20 @@ class Areas:
         words = self.pc_words
         pcs = [Hash(_PC_ROWS, words, 4 if words > 16 else 16)] if words else []
         return [*pcs, *self.key_tables]
+
+    @property
+    def slot_stripe_bytes(self) -> int:
+        """Bytes of the words of a launch in each copy: sectors of no other one."""
+        return (WORD * self.slot_words + 31) // 32 * 32
+
+    @property
+    def slot_stripes(self) -> int:
+        """Copies of the words of a launch; 0 without words."""
+        launches, stripes = _BATCHES * constants()["SLOTS"], _SLOT_STRIPES
+        each = launches * self.slot_stripe_bytes
+        while stripes > _MIN_SLOT_STRIPES and stripes * each > _SLOT_SHARE * self.memory:
+            stripes //= 2
+        return stripes if each else 0
 
     @property
     def pairs(self) -> Hash:

@@ -9,6 +9,7 @@ address of the launch's descriptor, a `pasta_probe_launch`.
 
 from pasta.backends.nvidia.intrinsics import (
     activemask,
+    all_equal,
     any_sync,
     atomic_add_u64,
     atomic_cas_u64,
@@ -17,16 +18,12 @@ from pasta.backends.nvidia.intrinsics import (
     ballot_sync,
     bytes_of,
     find,
-    find_whole,
     is_first,
-    load_pair,
     load_u64,
     load_u64_volatile,
     lshr,
     match_any_sync,
-    match_any_sync_64,
     popc,
-    smid,
     times,
 )
 from pasta.backends.nvidia.nvptx import device_function
@@ -34,26 +31,17 @@ from pasta.backends.nvidia.structs import constants
 
 __all__ = [
     "bank_ways", "copied_bytes", "equal_lanes", "find_group", "group_max", "group_sum", "hash_row",
-    "hash_row_bounded", "lane_groups", "pair_row", "shadow_exchange", "stripe_of", "touch_word",
+    "hash_row_bounded", "lane_groups", "pair_row", "shadow_exchange", "touch_word",
 ]  # fmt: skip
 
 _CONSTANTS = constants()
-_SLOT = _CONSTANTS["L_SLOT"]
 _MIX = -7046029254386353131
 #: Rows that are looked at for a key of a bounded table, of which at least half are free.
 _KEY_TRIES = 64
 #: More lanes than a device runs at once.
 _LANES = 1 << 19
-_UNIT_SHIFT = _CONSTANTS["BASE_SHIFT"]
 _PC_BITS, _OBJECT_BITS = _CONSTANTS["PC_BITS"], 67 - _CONSTANTS["PC_BITS"]
 _PAIR_TRIES = 64
-
-
-@device_function
-def stripe_of(user: int) -> int:
-    """The launch's words for this multiprocessor."""
-    slot, more = load_pair(user + _SLOT)
-    return slot + (smid() & lshr(more, 32)) * (more & 0xFFFFFFFF)
 
 
 @device_function
@@ -177,35 +165,29 @@ def pair_row(table: int, object: int, pc: int, rows: int) -> int:
 
 
 @device_function
-def find_group(user: int, address: int, together: int) -> tuple[int, int]:
-    """The object of each lane's address and the lanes that add together with it; if one object
-    contains the whole unit of an address, only the lowest of these lanes has the object."""
-    active = activemask()  # one mask for both: all lanes must see what one found
-    group = match_any_sync_64(active, lshr(address, _UNIT_SHIFT)) & together
-    found = 0
-    if is_first(group):
-        found = find_whole(user, address)
-    if ballot_sync(active, found) & group == 0:
-        found = find(user, address)
-        group = match_any_sync(activemask(), found) & together
-    return found, group
+def find_group(user: int, address: int, bytes: int) -> tuple[int, int]:
+    """The object of each lane's address, and the lanes that add together with it: those with the
+    same object and `bytes`."""
+    found = find(user, address)
+    group = activemask()
+    if all_equal(group, (found << 5) + bytes):
+        return found, group
+    return found, match_any_sync(group, (found << 5) + bytes)
 
 
 @device_function
 def equal_lanes(mask: int, bytes: int) -> int:
-    """The lanes of `mask` that copy as many bytes as this one; usually all copy 16."""
-    if ballot_sync(mask, bytes == 16) == mask:
+    """The lanes of `mask` that copy as many bytes as this one; usually all."""
+    if all_equal(mask, bytes):
         return mask
     return match_any_sync(mask, bytes)
 
 
 @device_function
 def copied_bytes(mask: int, bytes: int) -> int:
-    """Sum of the bytes of the lanes of `mask`, which copy at most 16 each."""
-    total = 0
-    for bit in (4, 3, 2, 1, 0):
-        total += popc(ballot_sync(mask, lshr(bytes, bit) & 1)) << bit
-    return total
+    """Sum of the bytes of the lanes of `mask`, which copy at most 16 each, usually as many."""
+    total = popc(mask) * bytes if all_equal(mask, bytes) else group_sum(mask, bytes)
+    return total & 1023  # which tells the compiler that it fits 32 bits
 
 
 @device_function

@@ -13,8 +13,8 @@ from pasta.probes.specs import MapSpec
 class Layout(Areas):
     """Places of maps, given as (tool, map), and the areas they need. Raises ToolError."""
 
-    def __init__(self, maps: Iterable[tuple[str, MapSpec]]) -> None:
-        super().__init__()
+    def __init__(self, maps: Iterable[tuple[str, MapSpec]], memory: int = Areas.memory) -> None:
+        super().__init__(memory)
         self.places: list[Place[Any]] = []
         for tool, spec in maps:
             request = spec.placement

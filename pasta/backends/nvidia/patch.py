@@ -36,6 +36,7 @@ ENV = (
     "NUMBER",  # of this lane among those of one transfer
     "SHARING",  # number of lanes of that transfer; 0: each lane has its own access
     "TOGETHER",  # lanes whose accesses have equal sizes
+    "SIZE",  # bytes of the access if LATE and lanes may differ in them; 0
     "ALONE",  # whether no other lane of the access calls operations
     "RECORD",  # contents of an access record, if one is written
     "LEADS",  # whether this lane executes what runs once per warp
@@ -136,7 +137,7 @@ def patch_text(
     # Probes without an object come first: fewer live values, fewer spills.
     located = [each for each in called if need_object([each], layout)]
     plain = [each for each in called if each not in located]
-    if _differ(kind, plain, layout):
+    if _differ(kind, plain, layout, late=False):
         lines.append("together = equal_lanes(mask, bytes)")  # lanes may differ in bytes
     shared = [each for each in located if _shares(each, layout)]
     located = [each for each in located if each not in shared] + shared
@@ -151,7 +152,7 @@ def patch_text(
         elif not late:
             lines.append("found = find(user, address)")
         lines += ["bytes = again(bytes)"] if plain else []
-        if _differ(kind, located, layout):  # found again at less cost than kept
+        if _differ(kind, located, layout, late=late):  # found again at less cost than kept
             lines.append("together = equal_lanes(mask, bytes)")
         before = {field for each in plain for field in each.probe.fields}
         lines += _calls(kind, located, layout, before, late=late)
@@ -204,26 +205,28 @@ def _calls(
         known["object"] = "object = 0"
     fields = {field for each in called for field in each.probe.fields}
     recorded = any(place.writes_records for place in _places(called, layout))
+    together = "together" if _differ(kind, called, layout, late=late) else "-1"
     if recorded and kind in TIMED:
         fields.add("time")
     lines = [text for field, text in known.items() if field in fields - before]
-    found = "0, 0, 0"
+    found, size = "0, 0, 0", "0"
     if late:
         found = "0, address, 1"
+        size = "bytes" if kind == "async_copy" else "0"
     elif called and need_object(called, layout):
         found = "found, 0, 0"
     if uniform:
-        common = f"user, {found}, counts, number, sharing, counted"
+        common = f"user, {found}, counts, number, sharing, counted, {size}"
         once, alone = "counts", 1
     else:
-        common = f"user, {found}, 1, 0, 0, {'together' if _differ(kind, called, layout) else -1}"
+        common = f"user, {found}, 1, 0, 0, {together}, {size}"
         once, alone = "is_first(mask)", int(per_warp)
     who = ["CALLERS", "EVERYONE"]
     if uniform or KIND[kind].space == "none":
         who = ["SINGLE", "SINGLE"]
     if recorded:
         address = "time" if kind in TIMED else "address"
-        of = "counted" if uniform else "together" if _differ(kind, called, layout) else "mask"
+        of = "counted" if uniform else "mask" if together == "-1" else together
         record = f"user, pc, {address}, bytes, head, rows, stride, {of}"
         lines.append(
             f"head = {KIND[kind].number} | (is_read | is_write << 1 | is_atomic << 2) << 8"
@@ -241,12 +244,14 @@ def _calls(
     return lines
 
 
-def _differ(kind: str, called: Sequence[Instance], layout: Layout) -> bool:
-    """Whether several lanes run these probes together that may access different numbers of
-    bytes."""
-    return kind == "async_copy" and any(
-        each.probe.per == "lane" or traces_whole(each, layout) for each in called
-    )
+def _differ(kind: str, called: Sequence[Instance], layout: Layout, *, late: bool) -> bool:
+    """Whether several lanes run operations of these probes together that may access different
+    numbers of bytes; not counting the operation that looks up the object if `late`."""
+    if kind != "async_copy":
+        return False
+    by_lane = [each for each in called if each.probe.per == "lane"]
+    others = [place for place in _places(by_lane, layout) if not (late and place.finds_object)]
+    return bool(others) or any(traces_whole(each, layout) for each in called)
 
 
 def _late(kind: str, called: Sequence[Instance], layout: Layout) -> bool:
@@ -311,7 +316,7 @@ def _arguments(kind: str, signature: Signature) -> list[str]:
     if kind == "bulk_reduction":
         flags = ["is_read = 1", "is_write = 1", "is_atomic = 1"]
     if kind == "async_copy":
-        size = "bytes = size - filled" if "filled" in names else "bytes = size"
+        size = "bytes = (size - filled) & 31" if "filled" in names else "bytes = size"
         return [size, "if address == 0 or bytes == 0:", "    return 0", *flags, *plain]
     if kind == "async_store":
         return ["bytes = size", *flags, *plain]

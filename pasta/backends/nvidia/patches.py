@@ -40,6 +40,9 @@ def write(
     text = [_header()]
     if layout.bin_words:
         text.append(f"bin_at = bin_address({layout.bin_words})")
+    if layout.slot_words:
+        copies = f"{layout.slot_stripe_bytes}, {layout.slot_stripes}"
+        text.append(f"in_slot = slot_address({copies})")
     if layout.object_words:
         text.append(f"at_row = row_address({layout.object_words})")
     for instance in instances:

@@ -233,12 +233,12 @@ class LaunchWords(Place[PerLaunch]):
         """Add the sums to the words of the launch, by the map's index if it has one."""
         spec = self.spec
         index = spec.keys[0] if spec.keys else None
-        words = (
-            "stripe_of(env[USER])" if self.request.contended else "load_u64(env[USER] + L_PLAIN)"
-        )
-        at = f"{words} + {WORD * self.offset}"
+        offset = f"{WORD * self.offset}"
         if index is not None:
-            at += f" + {WORD * len(spec.fields)} * key"
+            offset += f" + {WORD * len(spec.fields)} * key"
+        at = f"load_u64(env[USER] + L_PLAIN) + {offset}"
+        if self.request.contended:
+            at = f"in_slot(env[USER], {offset})"
         return [*_by_index(spec, index), "SUMS", _ADDS, f"    at = {at}", "    ADD"]
 
     def read_launches(self, target: Target, ordinals: NDArray[Any], words: NDArray[Any]) -> None:
@@ -257,15 +257,15 @@ class LaunchWords(Place[PerLaunch]):
         target.accumulator.accumulate(columns)
 
 
-def _at_row(areas: Areas, offset: int) -> str:
+def _at_row(offset: int) -> str:
     """Address of a word of the access's object, in the launch's slot."""
-    return f"at_row(env[USER], found) + {WORD * (areas.slot_words + offset)}"
+    return f"at_row(env[USER], found) + {WORD * offset}"
 
 
 #: Lines that set `found` to the index of the access's object, looked up here if LATE, and `group`.
 _FOUND = [
     "if env[LATE] != 0:",
-    "    found, group = find_group(env[USER], env[ADDRESS], env[TOGETHER])",
+    "    found, group = find_group(env[USER], env[ADDRESS], env[SIZE])",
     "else:",
     "    found = env[OBJECT]",
     *(f"    {line}" for line in _same("found")),
@@ -287,7 +287,7 @@ class ObjectWords(Place[PerObject]):
             *_FOUND,
             "SUMS",
             _ADDS,
-            f"    at = {_at_row(self.areas, self.offset)}",
+            f"    at = {_at_row(self.offset)}",
             "    ADD",
         ]
 
@@ -534,7 +534,7 @@ class ShadowWords(Place[PerAddress]):
             f"shadow_exchange(table, lshr(address, {shift}), {self._table.rows}, "
             f"table + {self._table.claims}, {self.request.capacity}, value)",
             "if found == 0:",
-            f"    atomic_add_u64(stripe_of(env[USER]) + {WORD * self.lost}, 1)",
+            f"    atomic_add_u64(in_slot(env[USER], {WORD * self.lost}), 1)",
             "return previous",
         ]
 
@@ -576,7 +576,7 @@ class BinWords(Place[PerBin]):
             *_same("(env[OBJECT] != 0)"),
             "SUMS",
             _ADDS,
-            f"    at = stripe_of(env[USER]) + {WORD * self.unknown}",
+            f"    at = in_slot(env[USER], {WORD * self.unknown})",
             "    if env[OBJECT] != 0:",
             f"        at += {WORD * _WITHOUT_AREA}",
             "    ADD",
@@ -629,9 +629,9 @@ class PlaneBits(Place[PerGranule]):
     def body(self) -> list[str]:
         """Mark the granules that the access touches, and add the bytes of new ones."""
         epoch = "load_u64(env[USER] + L_EPOCH) & 0xFFFFFFFF" if self.request.by_launch else "1"
-        at = f"stripe_of(env[USER]) + {WORD * self.offset}"
+        at = f"in_slot(env[USER], {WORD * self.offset})"
         if self.request.by_object:
-            at = _at_row(self.areas, self.offset)
+            at = _at_row(self.offset)
         unknown = WORD * self.unknown
         return [
             # at most 16 bytes, in one granule: objects begin at a multiple of 16
@@ -640,7 +640,7 @@ class PlaneBits(Place[PerGranule]):
             "    if granule == 0xFFFFFFFF:",
             "        group = match_any_sync(activemask(), env[OBJECT] != 0)",
             "        if is_lowest(group):",
-            f"            at = stripe_of(env[USER]) + {unknown}",
+            f"            at = in_slot(env[USER], {unknown})",
             "            if env[OBJECT] != 0:",
             f"                at += {WORD * _WITHOUT_AREA}",
             "            atomic_add_u64(at, popc(group))",
@@ -656,7 +656,7 @@ class PlaneBits(Place[PerGranule]):
             "    word = load_u32(range + R_PLANE)",
             "if word == 0xFFFFFFFF:",
             "    if env[COUNTS] != 0:",
-            f"        at = stripe_of(env[USER]) + {unknown}",
+            f"        at = in_slot(env[USER], {unknown})",
             "        if env[OBJECT] != 0:",
             f"            at += {WORD * _WITHOUT_AREA}",
             "        atomic_add_u64(at, 1)",

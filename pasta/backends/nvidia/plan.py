@@ -58,14 +58,16 @@ def instances_of(tools: Sequence[Owner]) -> list[Instance]:
     ]
 
 
-def layout_of(tools: Sequence[Owner]) -> Layout:
-    """Layout of the maps of tools on a device: the same in the launcher and in a collector."""
-    return Layout(
+def layout_of(tools: Sequence[Owner], memory: int = Layout.memory) -> Layout:
+    """Layout of the maps of tools on a device. Results are laid out alike with any `memory` (bytes
+    of each context)."""
+    maps = (
         (type(tool).name, spec)
         for tool in tools
         if probes_of(tool)
         for spec in maps_of(tool).values()
     )
+    return Layout(maps, memory)
 
 
 def plan_for(
@@ -93,7 +95,7 @@ def plan_for(
             remedy="pip install 'nvidia-cuda-sanitizer-api>=13'",
         )
     version = library_version(sanitizer)
-    instances, layout = instances_of(tools), layout_of(tools)
+    instances, layout = instances_of(tools), layout_of(tools, memory)
     text, patches = write(layout, instances, version)
     cubins = compiled(text, patches, version, sms, waits, on_missing)
     return (
@@ -102,6 +104,8 @@ def plan_for(
         *(f"cubin {sm} {cubin}" for sm, cubin in cubins),
         f"plain_words {layout.plain_words}",
         f"slot_words {layout.slot_words}",
+        f"slot_stripe_bytes {layout.slot_stripe_bytes}",
+        f"slot_stripes {layout.slot_stripes}",
         f"object_words {layout.object_words}",
         "stripes 128",
         f"objects {int(layout.objects or need_object(instances, layout))}",

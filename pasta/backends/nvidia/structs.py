@@ -32,6 +32,8 @@ def constants() -> dict[str, int]:
         "TRIES": lib.PASTA_PROBE_TRIES,
         "NODES": lib.PASTA_PROBE_NODES,
         "IS_NODE": lib.PASTA_PROBE_IS_NODE,
+        "SLOTS": lib.PASTA_PROBE_SLOTS,
+        "LAUNCH": ffi.sizeof("pasta_probe_launch"),
         "PC_BITS": lib.PASTA_PROBE_PC_BITS,
         "BASE_SHIFT": lib.PASTA_PROBE_BASE_SHIFT,
         "BASE_UNIT": 1 << lib.PASTA_PROBE_BASE_SHIFT,

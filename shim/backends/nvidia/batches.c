@@ -11,6 +11,8 @@ enum {
     MIN_SPILL = 1024,
     SPILL_SHARE = 16, /* of the memory: the spill of a batch's slots takes at most 1 / SPILL_SHARE */
     TABLE_BYTES = offsetof(pasta_probe_launch, epoch), /* of a descriptor: what a new table changes */
+    DESCRIPTORS = PASTA_NV_SLOTS * sizeof(pasta_probe_launch),
+    BATCHES = 16, /* of launches in flight, which must fit into half of the memory */
 };
 
 static uint32_t rows_wanted(const pasta_nv_version *v) {
@@ -37,14 +39,19 @@ uint64_t pasta_nv_spill_of(const pasta_nv_batch *b, uint32_t slot) {
     return b->slots + PASTA_NV_SLOTS * b->slot_bytes + slot * pasta_nv_spill_bytes(b);
 }
 
+uint64_t pasta_nv_words_bytes(void) { return pasta_nv_the_plan.slot_stripe_bytes * pasta_nv_the_plan.slot_stripes; }
+
+static uint64_t cleared_bytes(const pasta_nv_batch *b) {
+    return PASTA_NV_SLOTS * (pasta_nv_words_bytes() + b->slot_bytes + pasta_nv_spill_bytes(b));
+}
+
 static void lay_out(pasta_nv_batch *b) {
-    uint64_t words = pasta_nv_the_plan.slot_words + (b->rows ? (b->rows + 1) * pasta_nv_the_plan.object_words : 0);
+    uint64_t words = b->rows ? (b->rows + 1) * pasta_nv_the_plan.object_words : 0;
     b->keys_bytes = b->rows ? ((b->rows + 1) * sizeof(uint32_t) + 31) / 32 * 32 : 0;
     b->stripe_bytes = (uint32_t)((words * sizeof(uint64_t) + 31) / 32 * 32);
     b->plain_bytes = (pasta_nv_the_plan.plain_words * sizeof(uint64_t) + 31) / 32 * 32;
     b->pairs_bytes = pasta_nv_the_plan.pairs.words ? (pasta_nv_hash_bytes(&pasta_nv_the_plan.pairs) + 31) / 32 * 32 : 0;
     b->slot_bytes = b->keys_bytes + b->plain_bytes + b->pairs_bytes + (uint64_t)b->stripes * b->stripe_bytes;
-    if (!b->slot_bytes) b->slot_bytes = 32;
 }
 
 static pasta_nv_batch *recycled(pasta_nv_prober *p, const pasta_nv_batch *like) {
@@ -71,10 +78,11 @@ static pasta_nv_batch *batch_like(pasta_nv_prober *p, const pasta_nv_batch *like
     if (!b) return NULL;
     *b = *like;
     b->owner = p;
-    uint64_t bytes = PASTA_NV_SLOTS * (sizeof(pasta_probe_launch) + b->slot_bytes + pasta_nv_spill_bytes(b));
-    b->descriptors = pasta_nv_device_memory(p, bytes);
-    b->slots = b->descriptors + PASTA_NV_SLOTS * sizeof(pasta_probe_launch);
-    b->marker = b->descriptors ? new_marker(p) : NULL; /* last: markers are not reused */
+    uint64_t memory = pasta_nv_device_memory(p, 2 * DESCRIPTORS + cleared_bytes(b));
+    b->descriptors = (memory + DESCRIPTORS - 1) / DESCRIPTORS * DESCRIPTORS;
+    b->words = b->descriptors + DESCRIPTORS;
+    b->slots = b->words + PASTA_NV_SLOTS * pasta_nv_words_bytes();
+    b->marker = memory ? new_marker(p) : NULL; /* last: markers are not reused */
     if (b->marker) return b;
     free(b);
     return NULL;
@@ -83,8 +91,7 @@ static pasta_nv_batch *batch_like(pasta_nv_prober *p, const pasta_nv_batch *like
 static pasta_nv_batch *make_batch(pasta_nv_prober *p, const pasta_nv_version *v) {
     pasta_nv_batch like = {.rows = rows_wanted(v), .spill_rows = spill_wanted(v), .stripes = (uint32_t)pasta_nv_the_plan.stripes};
     lay_out(&like);
-    /* the batches of launches in flight must fit */
-    while (like.stripes > 8 && like.slot_bytes * PASTA_NV_SLOTS * 16 > pasta_nv_the_plan.memory / 2) {
+    while (like.stripes > 8 && (pasta_nv_words_bytes() + like.slot_bytes) * PASTA_NV_SLOTS * BATCHES > pasta_nv_the_plan.memory / 2) {
         like.stripes /= 2;
         lay_out(&like);
     }
@@ -94,7 +101,8 @@ static pasta_nv_batch *make_batch(pasta_nv_prober *p, const pasta_nv_version *v)
     return batch_like(p, &like);
 }
 
-_Static_assert(sizeof(pasta_probe_launch) % 16 == 0, "patches load 16 bytes of each of an array");
+_Static_assert(sizeof(pasta_probe_launch) == 256 && !(PASTA_NV_SLOTS & (PASTA_NV_SLOTS - 1)),
+               "patches find the begin of an array by the address of one of its launches");
 
 /* The part of a slot's descriptor that depends on the batch and on a table. */
 static pasta_probe_launch describe(const pasta_nv_batch *b, uint32_t slot, const pasta_nv_version *v) {
@@ -103,8 +111,8 @@ static pasta_probe_launch describe(const pasta_nv_batch *b, uint32_t slot, const
     l.keys = b->slots + slot * b->slot_bytes;
     l.plain = l.keys + b->keys_bytes;
     l.pairs = l.plain + b->plain_bytes;
-    l.slot = l.pairs + b->pairs_bytes;
-    l.spill = pasta_nv_spill_of(b, slot) - pasta_nv_the_plan.slot_words * sizeof(uint64_t);
+    l.rows = l.pairs + b->pairs_bytes;
+    l.spill = pasta_nv_spill_of(b, slot);
     l.spill_rows = b->spill_rows;
     if (!v) return l;
     const pasta_object_table *table = v->image;
@@ -141,7 +149,8 @@ static bool open_batch(pasta_nv_batch *b, uint64_t stream, const pasta_nv_versio
     b->as_of = v ? v->as_of : 0;
     b->last_marker = pasta_now();
     *b->marker = 0;
-    return PROBED(p, set, b->slots, 0, PASTA_NV_SLOTS * (b->slot_bytes + pasta_nv_spill_bytes(b)), stream) &&
+    uint64_t cleared = cleared_bytes(b);
+    return (!cleared || PROBED(p, set, b->words, 0, cleared, stream)) &&
            PROBED(p, copy_in, b->descriptors, launches, sizeof launches, stream);
 }
 

@@ -28,6 +28,8 @@ static bool plan_line(const char *key, char *value) {
         size_t offset;
     } numbers[] = {
         {"slot_words", offsetof(pasta_nv_plan, slot_words)},
+        {"slot_stripe_bytes", offsetof(pasta_nv_plan, slot_stripe_bytes)},
+        {"slot_stripes", offsetof(pasta_nv_plan, slot_stripes)},
         {"plain_words", offsetof(pasta_nv_plan, plain_words)},
         {"object_words", offsetof(pasta_nv_plan, object_words)},
         {"stripes", offsetof(pasta_nv_plan, stripes)},

@@ -11,7 +11,7 @@
 enum {
     PASTA_NV_PATCHES = 32,
     PASTA_NV_CUBINS = 16,
-    PASTA_NV_SLOTS = 64, /* launches in a batch; a marker's byte counts them */
+    PASTA_NV_SLOTS = PASTA_PROBE_SLOTS, /* launches in a batch; a marker's byte counts them */
     PASTA_NV_MARKERS = 1 << 16,
     PASTA_NV_COPIED = 32,
     PASTA_NV_FUNCTIONS_LOG2 = 14, /* of a context */
@@ -40,9 +40,11 @@ typedef struct pasta_nv_plan {
     pasta_nv_hash hashes[PASTA_PROBE_HASHES];
     uint32_t patch_count, cubin_count, hash_count;
     uint64_t plain_words;  /* of a launch, without stripes */
-    uint64_t slot_words;   /* of a launch */
+    uint64_t slot_words;   /* of a launch … */
+    uint64_t slot_stripe_bytes; /* … and their bytes, in each of … */
+    uint64_t slot_stripes;      /* … these copies, a power of two; 0: no words */
     uint64_t object_words; /* of an object that a launch touches */
-    uint64_t stripes;      /* copies of both, a power of two */
+    uint64_t stripes;      /* copies of them, a power of two, at most */
     pasta_nv_hash pairs;   /* of a launch: by object and instruction */
     uint64_t objects;      /* 1: patches look addresses up */
     uint64_t planes, plane_shift;
@@ -66,7 +68,9 @@ typedef struct pasta_nv_version {
 typedef struct pasta_nv_batch {
     struct pasta_nv_batch *next, *next_current;
     struct pasta_nv_prober *owner;
-    uint64_t stream, descriptors, slots;
+    uint64_t stream, descriptors;
+    uint64_t words; /* of the launches, with all stripes: pasta_nv_words_bytes() of each */
+    uint64_t slots; /* of the launches: keys, plain words, pairs and rows of objects */
     const pasta_nv_version *table; /* in the descriptors of its unused slots; NULL: none */
     uint64_t as_of;                /* state of that table */
     volatile uint8_t *marker;
@@ -177,6 +181,7 @@ void pasta_nv_version_release(pasta_nv_version *v); /* NULL is none; the lock is
 uint64_t pasta_nv_oldest_version(void); /* oldest state of allocations that a launch may use; absent: none */
 
 /* ---- batches.c ---- */
+uint64_t pasta_nv_words_bytes(void); /* of the words of a launch, with all stripes */
 uint64_t pasta_nv_spill_bytes(const pasta_nv_batch *b); /* of a slot */
 uint64_t pasta_nv_spill_of(const pasta_nv_batch *b, uint32_t slot); /* address */
 /* A slot for a launch in a stream, in `batch`; -1: no memory. */

@@ -226,10 +226,12 @@ static bool lock_for(pthread_mutex_t *mutex, long nanoseconds) {
 
 /* The program has synchronized: read the results before a later kernel can break the context, here or on
  * the thread, which may be reading them.  Copies use PASTA's own stream, once there is one, so that nothing
- * waits for kernels of other threads; large results, and those not complete soon, are left to the thread. */
+ * waits for kernels of other threads; large results, those not complete soon, and what would take more than a
+ * hundredth of the program's time are left to the thread. */
 void pasta_nv_readback_at_once(pasta_nv_prober *p) {
     /* A marker that goes into an idle stream takes some 20 us, above 500 where processes share the GPU
-     * (measured).  While another stream is busy, all of the patience is lost: hence its share of the time. */
+     * (measured); results of 70 launches take 300.  While another stream is busy, all of the patience is lost:
+     * hence the share of the time. */
     enum { MAX_BYTES = 4 << 20, MIN_NS = 50 * 1000, FIRST_NS = 5 * 1000 * 1000, MAX_NS = 10 * 1000 * 1000, SHARE_OF_TIME = 100 };
     uint64_t begin = pasta_now(), credit = FIRST_NS + (begin - p->since) / SHARE_OF_TIME, patience = MIN_NS;
     uint64_t spent = __atomic_load_n(&p->waited, __ATOMIC_RELAXED);
@@ -243,14 +245,15 @@ void pasta_nv_readback_at_once(pasta_nv_prober *p) {
         bytes = 0;
         pthread_mutex_lock(&pasta_nv_probes_lock);
         for (pasta_nv_batch *b = p->batches; b; b = b->next) {
-            bytes += (b->marked - b->done) * b->slot_bytes;
+            bytes += (b->marked - b->done) * (pasta_nv_words_bytes() + b->slot_bytes);
             waiting |= __atomic_load_n(b->marker, __ATOMIC_ACQUIRE) < b->marked;
         }
         pthread_mutex_unlock(&pasta_nv_probes_lock);
     } while (waiting && pasta_now() - begin < patience);
-    __atomic_fetch_add(&p->waited, pasta_now() - begin, __ATOMIC_RELAXED);
+    bool affordable = spent + (pasta_now() - begin) < credit;
     /* The thread may have no stream yet: creating one waits for locks that the program's calls hold. */
-    if (bytes && bytes <= MAX_BYTES && !p->ended) pasta_nv_read_batches(p, p->own_stream);
+    if (bytes && bytes <= MAX_BYTES && affordable && !p->ended) pasta_nv_read_batches(p, p->own_stream);
+    __atomic_fetch_add(&p->waited, pasta_now() - begin, __ATOMIC_RELAXED);
     pthread_mutex_unlock(&p->reading);
 }
 

@@ -183,11 +183,12 @@ static uint64_t write_pairs(text *t, const pasta_nv_batch *b, uint32_t slot, con
     return amount;
 }
 
-static void write_launch(text *t, const pasta_nv_batch *b, uint32_t number, const char *slot, uint64_t stream) {
+/* `words` and `slot`: copies of those of the launch. */
+static void write_launch(text *t, const pasta_nv_batch *b, uint32_t number, const char *words, const char *slot,
+                         uint64_t stream) {
     const pasta_nv_plan *plan = &pasta_nv_the_plan;
     const uint32_t *keys = (const void *)slot;
-    const char *plain = slot + b->keys_bytes, *pairs = plain + b->plain_bytes, *stripes = pairs + b->pairs_bytes;
-    const char *rows = stripes + plan->slot_words * sizeof(uint64_t);
+    const char *plain = slot + b->keys_bytes, *pairs = plain + b->plain_bytes, *rows = pairs + b->pairs_bytes;
     uint64_t row_bytes = plan->object_words * sizeof(uint64_t), fixed = plan->plain_words + plan->slot_words;
     uint64_t sums[PASTA_NV_MAX_WORDS];
     size_t begin = t->used;
@@ -198,7 +199,7 @@ static void write_launch(text *t, const pasta_nv_batch *b, uint32_t number, cons
     e->ordinal = b->ordinals[number];
     uint64_t *to = (void *)(e + 1);
     memcpy(to, plain, plan->plain_words * sizeof *to);
-    add_stripes(to + plan->plain_words, stripes, b->stripes, b->stripe_bytes, plan->slot_words);
+    add_stripes(to + plan->plain_words, words, (uint32_t)plan->slot_stripes, plan->slot_stripe_bytes, plan->slot_words);
     uint32_t count = 0;
     for (uint32_t row = 0; b->rows && row <= b->rows; row++) {
         if (!in_use(b, number, keys, row)) continue;
@@ -209,9 +210,9 @@ static void write_launch(text *t, const pasta_nv_batch *b, uint32_t number, cons
     if (b->spill_rows && keys[b->rows]) count += write_spill(t, b, number, stream);
     e = (void *)(t->bytes + begin); /* it may have moved */
     e->rows = count;
-    uint64_t amount = amount_of(e), words = e->words + e->row_words + plan->pairs.words;
+    uint64_t amount = amount_of(e), counted = e->words + e->row_words + plan->pairs.words;
     if (plan->pairs.words) amount += write_pairs(t, b, number, pairs);
-    if (b->shapes[number] != PASTA_ABSENT_U32 && words) pasta_probe_counted(b->shapes[number], amount);
+    if (b->shapes[number] != PASTA_ABSENT_U32 && counted) pasta_probe_counted(b->shapes[number], amount);
 }
 
 char *pasta_nv_staging(pasta_nv_prober *p, uint64_t bytes, bool *pinned) {
@@ -223,18 +224,24 @@ char *pasta_nv_staging(pasta_nv_prober *p, uint64_t bytes, bool *pinned) {
     return malloc(bytes);
 }
 
+static bool copied(pasta_nv_prober *p, void *to, uint64_t from, uint64_t bytes, uint64_t stream) {
+    return !bytes || pasta_nv_probed(p, pasta_nv.copy_out(to, from, bytes, stream), "sanitizerMemcpyDeviceToHost");
+}
+
 static void read_slots(text *t, pasta_nv_batch *b, uint32_t from, uint32_t to, uint64_t stream) {
     pasta_nv_prober *p = b->owner;
-    uint32_t at_once = (uint32_t)(STAGING / b->slot_bytes ? STAGING / b->slot_bytes : 1);
+    uint64_t words_bytes = pasta_nv_words_bytes(), bytes = words_bytes + b->slot_bytes;
+    uint32_t at_once = bytes && STAGING / bytes < PASTA_NV_SLOTS ? (uint32_t)(STAGING / bytes) : PASTA_NV_SLOTS;
+    if (!at_once) at_once = 1;
     for (uint32_t slot = from; slot < to && !p->broken; slot += at_once) {
         uint32_t count = to - slot < at_once ? to - slot : at_once;
         bool pinned;
-        char *staging = pasta_nv_staging(p, count * b->slot_bytes, &pinned);
+        char *staging = pasta_nv_staging(p, bytes ? count * bytes : 1, &pinned), *slots = staging + count * words_bytes;
         if (!staging) return;
-        if (pasta_nv_probed(p, pasta_nv.copy_out(staging, b->slots + slot * b->slot_bytes, count * b->slot_bytes, stream),
-                            "sanitizerMemcpyDeviceToHost"))
+        if (copied(p, staging, b->words + slot * words_bytes, count * words_bytes, stream) &&
+            copied(p, slots, b->slots + slot * b->slot_bytes, count * b->slot_bytes, stream))
             for (uint32_t i = 0; i < count; i++)
-                write_launch(t, b, slot + i, staging + i * b->slot_bytes, stream);
+                write_launch(t, b, slot + i, staging + i * words_bytes, slots + i * b->slot_bytes, stream);
         if (!pinned) free(staging);
     }
 }

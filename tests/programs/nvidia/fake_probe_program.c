@@ -53,7 +53,7 @@ static unsigned (*cleared)(void);
 static void (*hold)(uint64_t, bool);
 static void (*destroy_stream)(uint64_t);
 static void (*submit)(uint64_t, void (*)(void *), void *);
-static uint64_t slot_words, object_words, bin_words, hash_rows, hash_words, hash_stripes,
+static uint64_t slot_stripe_bytes, slot_stripes, object_words, bin_words, hash_rows, hash_words, hash_stripes,
     pair_rows, pair_words, pair_stripes;
 static uint32_t hashes;
 
@@ -71,7 +71,8 @@ static void read_plan(void) {
     path = strndup(path + 8, strcspn(path + 8, "\x1f"));
     FILE *file = required(fopen(path, "r"), "plan");
     while (fgets(line, sizeof line, file)) {
-        sscanf(line, "slot_words %lu", &slot_words);
+        sscanf(line, "slot_stripe_bytes %lu", &slot_stripe_bytes);
+        sscanf(line, "slot_stripes %lu", &slot_stripes);
         sscanf(line, "object_words %lu", &object_words);
         sscanf(line, "bin_words %lu", &bin_words);
         sscanf(line, "pair_rows %lu", &pair_rows);
@@ -127,18 +128,25 @@ static const pasta_object_range *find(const pasta_probe_launch *l, uint64_t addr
 }
 
 /* The words of an object in a launch, as `at_row` of a patch finds them. */
-static uint64_t *row_of(const pasta_probe_launch *l, const pasta_object_range *found, uint64_t *stripe) {
+static uint64_t *row_of(const pasta_probe_launch *l, const pasta_object_range *found, uint64_t *rows) {
     uint64_t object = found ? (uint64_t)(found - (const pasta_object_range *)at(l->ranges)) + 1 : 0;
-    if (l->stripe_mask & PASTA_PROBE_DIRECT) return stripe + slot_words + object_words * object;
+    if (l->stripe_mask & PASTA_PROBE_DIRECT) return rows + object_words * object;
     uint32_t number = found ? found->number : 0, *keys = (uint32_t *)at(l->keys);
     for (uint32_t tries = 0; tries <= l->hash_mask && tries < PASTA_PROBE_TRIES; tries++) {
         uint32_t row = (number + tries) & l->hash_mask;
         if (!keys[row]) keys[row] = number + 1;
-        if (keys[row] == number + 1) return stripe + slot_words + object_words * row;
+        if (keys[row] == number + 1) return rows + object_words * row;
     }
-    if (object >= l->spill_rows) return stripe + slot_words + object_words * (l->hash_mask + 1);
+    if (object >= l->spill_rows) return rows + object_words * (l->hash_mask + 1);
     keys[l->hash_mask + 1] = 1;
-    return at(l->spill) + slot_words + object_words * object;
+    return at(l->spill) + object_words * object;
+}
+
+/* The words of a launch, as `in_slot` of a patch finds them. */
+static uint64_t *slot_of(const pasta_probe_launch *l, uint32_t sm) {
+    const pasta_probe_launch *first = (const void *)((uintptr_t)l / (PASTA_PROBE_SLOTS * sizeof *l) * (PASTA_PROBE_SLOTS * sizeof *l));
+    return at((uint64_t)(uintptr_t)(first + PASTA_PROBE_SLOTS) + (uint64_t)(l - first) * slot_stripes * slot_stripe_bytes +
+              (sm & (slot_stripes - 1)) * slot_stripe_bytes);
 }
 
 static void count_pc(uint64_t table, uint64_t pc, uint64_t count, uint32_t sm) {
@@ -165,10 +173,10 @@ static void count_pair(const pasta_probe_launch *l, uint64_t object, uint64_t pc
 static void access_memory(const pasta_probe_launch *l, uint64_t address, uint64_t count, uint64_t pc) {
     uint32_t sm = (uint32_t)(address * UINT64_C(0x9e3779b97f4a7c15) >> 32) % MULTIPROCESSORS;
     const pasta_object_range *found = find(l, address);
-    uint64_t *stripe = at(l->slot + (sm & l->stripe_mask) * (uint64_t)l->stripe_bytes);
+    uint64_t *stripe = slot_of(l, sm), *rows = at(l->rows + (sm & l->stripe_mask) * (uint64_t)l->stripe_bytes);
     stripe[0] += count;
     stripe[1] += 4 * count;
-    *row_of(l, found, stripe) += count;
+    *row_of(l, found, rows) += count;
     if (found && found->bins != UINT32_MAX)
         at(l->bins + (sm & 15) * l->bin_stripe)[bin_words * (found->bins + ((address - found->start) >> found->bin_shift))] += count;
     else

@@ -13,19 +13,19 @@ from pasta.backends.nvidia.intrinsics.memory import (
     atomic_exchange_u64,
     atomic_fetch_add_u64,
     launch_of,
-    load_pair,
     load_u8,
     load_u32,
     load_u64,
     load_u64_volatile,
 )
-from pasta.backends.nvidia.intrinsics.objects import find, find_offset, find_whole, row_address
+from pasta.backends.nvidia.intrinsics.objects import find, find_offset, row_address, slot_address
 from pasta.backends.nvidia.intrinsics.planes import bytes_of, touch_plane
 from pasta.backends.nvidia.intrinsics.records import trace_lanes, trace_single
 from pasta.backends.nvidia.intrinsics.tensor import tensor_box
 from pasta.backends.nvidia.intrinsics.values import value_at
 from pasta.backends.nvidia.intrinsics.warp import (
     activemask,
+    all_equal,
     any_sync,
     ballot_sync,
     ctaid_x,
@@ -48,11 +48,12 @@ from pasta.backends.nvidia.intrinsics.warp import (
 )
 
 __all__ = [
-    "activemask", "again", "any_sync", "atomic_add_u64", "atomic_cas_u64", "atomic_exchange_u64",
-    "atomic_fetch_add_u64", "ballot_sync", "bin_address", "bin_of", "bytes_of", "ctaid_x",
-    "ctaid_y", "ctaid_z", "find", "find_offset", "find_whole", "global_time", "is_first",
-    "is_lowest", "lane_id", "launch_of", "load_pair", "load_u8", "load_u32", "load_u64",
-    "load_u64_volatile", "lshr", "match_any_sync", "match_any_sync_64", "minus", "nctaid_x",
-    "nctaid_y", "ntid_x", "ntid_y", "plus", "popc", "row_address", "smid", "tensor_box", "tid_x",
-    "tid_y", "tid_z", "times", "touch_plane", "trace_lanes", "trace_single", "value_at",
+    "activemask", "again", "all_equal", "any_sync", "atomic_add_u64", "atomic_cas_u64",
+    "atomic_exchange_u64", "atomic_fetch_add_u64", "ballot_sync", "bin_address", "bin_of",
+    "bytes_of", "ctaid_x", "ctaid_y", "ctaid_z", "find", "find_offset", "global_time",
+    "is_first", "is_lowest", "lane_id", "launch_of", "load_u8", "load_u32", "load_u64",
+    "load_u64_volatile", "lshr", "match_any_sync", "match_any_sync_64", "minus",
+    "nctaid_x", "nctaid_y", "ntid_x", "ntid_y", "plus", "popc", "row_address", "slot_address",
+    "smid", "tensor_box", "tid_x", "tid_y", "tid_z", "times", "touch_plane", "trace_lanes",
+    "trace_single", "value_at",
 ]  # fmt: skip

@@ -6,7 +6,15 @@ from typing import Any
 
 from llvmlite import ir
 
-from pasta.backends.nvidia.intrinsics.define import I64, Values, call_llvm, define
+from pasta.backends.nvidia.intrinsics.define import (
+    I32,
+    I64,
+    Values,
+    call_llvm,
+    define,
+    narrow,
+    wide,
+)
 
 
 def _shift(builder: Any, arguments: Values) -> Any:
@@ -18,12 +26,13 @@ def _count(builder: Any, arguments: Values) -> Any:
 
 
 def _again(builder: Any, arguments: Values) -> Any:
-    kind = ir.FunctionType(I64, [I64])
-    return builder.call(ir.InlineAsm(kind, "mov.b64 $0, $1;", "=l,l"), arguments)
+    kind = ir.FunctionType(I32, [I32])
+    given = [narrow(builder, arguments[0])]
+    return wide(builder, builder.call(ir.InlineAsm(kind, "mov.b32 $0, $1;", "=r,r"), given))
 
 
-#: The same value, opaque to the compiler: results are recomputed from it, which costs less than
-#: registers that keep them.
+#: The same value, below 1 << 32, opaque to the compiler: results are recomputed from it, which
+#: costs less than registers that keep them.
 again = define("again", 1, _again)
 #: Arithmetic that wraps around: Numba declares that + - * do not.
 plus = define("plus", 2, lambda builder, arguments: builder.add(*arguments))

@@ -9,12 +9,10 @@ from numba.core import types
 
 from pasta.backends.nvidia.intrinsics.define import (
     I64,
-    PAIR,
     Generate,
     Values,
     define,
     emit_ptx,
-    tuple_of,
     wide,
 )
 from pasta.backends.nvidia.structs import constants
@@ -34,13 +32,6 @@ def _load(bits: int, volatile: bool = False) -> Generate:
         return wide(builder, builder.load(pointer, align=bits // 8))
 
     return generate
-
-
-def _load_pair(builder: Any, arguments: Values) -> Any:
-    kind = ir.LiteralStructType([I64, I64])
-    text = "ld.global.v2.u64 {$0, $1}, [$2];"
-    assembly = ir.InlineAsm(ir.FunctionType(kind, [I64]), text, "=l,=l,l")
-    return tuple_of(builder, builder.call(assembly, arguments))
 
 
 #: In place: a patch has few registers.
@@ -91,8 +82,6 @@ launch_of = define("launch_of", 1, _launch_of)
 load_u8 = define("load_u8", 1, _load(8))
 load_u32 = define("load_u32", 1, _load(32))
 load_u64 = define("load_u64", 1, _load(64))
-#: Two words at a multiple of 16, in memory that does not change during the launch.
-load_pair = define("load_pair", 1, _load_pair, PAIR)
 #: Sees writes of other multiprocessors.
 load_u64_volatile = define("load_u64_volatile", 1, _load(64, volatile=True))
 atomic_add_u64 = define("atomic_add_u64", 2, _add, types.none)

@@ -20,8 +20,8 @@ from pasta.backends.nvidia.intrinsics.define import (
     narrow,
     tuple_of,
     wide,
-    with_offsets,
 )
+from pasta.backends.nvidia.structs import constants
 
 #: The object of ADDRESS: OBJECT.  The bytes that all lanes read count, as they displace from L1 the
 #: registers that the library's trampoline saves there.
@@ -96,31 +96,6 @@ mov.b32 OBJECT, 0;
 MISS
 done${:uid}:
 }"""
-#: The object that contains the whole unit of address $2, 1 << PASTA_PROBE_BASE_SHIFT bytes; 0: this
-#: takes more reads to find out.
-_WHOLE = """{
-.reg .pred p;
-.reg .b64 base, at, last;
-.reg .b32 low, shape, left;
-mov.b32 $0, 0;
-ld.global.v2.b32 {left, shape}, [$1];
-mul.wide.u32 base, left, BASE_UNIT;
-sub.u64 base, $2, base;
-shr.u32 left, shape, 8;
-and.b32 shape, shape, 255;
-shr.u64 base, base, shape;
-cvt.u64.u32 last, left;
-setp.gt.u64 p, base, last;
-setp.lt.or.u32 p, shape, BASE_SHIFT, p;
-@p bra done${:uid};
-cvt.u32.u64 low, base;
-ld.global.b64 at, [$1+L_RANGES];
-mad.wide.s32 at, low, -4, at;
-ld.global.b32 low, [at+-4];
-setp.lt.s32 p, low, 0;
-@p and.b32 $0, low, 0x7fffffff;
-done${:uid}:
-}"""
 #: The same as `_FIND` and the offset in the object.
 _OFFSET = {
     "WHOLE": """RANGE_OF at, LAUNCH, OBJECT;
@@ -133,15 +108,15 @@ sub.u64 $1, ADDRESS, at;""",
     "OBJECT": "$0",
 }
 _NO_OFFSET = {"WHOLE": "", "PART": "", "MISS": "", "LAUNCH": "$1", "ADDRESS": "$2", "OBJECT": "$0"}
-#: Address of the words of $2 in this multiprocessor's stripe of the launch's slot, less those
-#: before the objects.  The row is the index, or is found or claimed by the hash of the object's
-#: number; objects without a row are counted behind all slots, or in the row of all others.
+#: Address of the words of $2 in this multiprocessor's stripe of the launch.  The row is the index,
+#: or is found or claimed by the hash of the object's number; objects without a row are counted
+#: behind all slots, or in the row of all others.
 _AT_ROW = """{
 .reg .pred p;
 .reg .b64 words;
 .reg .b32 row, stripe, bytes, mask;
 mov.b32 row, $2;
-ld.global.v2.b64 {$0, words}, [$1+L_SLOT];
+ld.global.v2.b64 {$0, words}, [$1+L_ROWS];
 mov.b64 {bytes, mask}, words;
 setp.lt.s32 p, mask, 0;
 @p bra place${:uid};
@@ -192,15 +167,33 @@ mad.wide.u32 $0, $2, BYTES, $0;
 bra done${:uid};
 hashed${:uid}:
 }
-ld.global.b64 $0, [$1+L_SLOT];
+ld.global.b64 $0, [$1+L_ROWS];
 ld.global.b32 bytes, [$1+L_STRIPE_BYTES];
 ld.global.b32 mask, [$1+L_STRIPE_MASK];
 place${:uid}:
 mov.u32 stripe, %smid;
 and.b32 stripe, stripe, mask;
-mad.wide.u32 $0, stripe, bytes, $0;
-mad.wide.u32 $0, row, BYTES, $0;
+mul.lo.u32 stripe, stripe, bytes;
+mad.lo.u32 stripe, row, BYTES, stripe;
+cvt.u64.u32 words, stripe;
+add.u64 $0, $0, words;
 done${:uid}:
+}"""
+
+#: Address of byte $2 of the launch's words for this multiprocessor.
+_IN_SLOT = """{
+.reg .b64 wide;
+.reg .b32 at, stripe;
+mov.u32 stripe, %smid;
+and.b32 stripe, stripe, STRIPE_MASK;
+cvt.u32.u64 at, $1;
+and.b32 at, at, ARRAY_MASK;
+mul.lo.u32 at, at, BEYOND;
+mad.lo.u32 at, stripe, STRIPE, at;
+add.u32 at, at, $2;
+add.u32 at, at, ARRAY;
+cvt.u64.u32 wide, at;
+add.u64 $0, $1, wide;
 }"""
 
 
@@ -209,15 +202,40 @@ def _find(builder: Any, arguments: Values) -> Any:
     return wide(builder, emit_ptx(builder, text, "=&r,l,l", arguments, I32))
 
 
-def _find_whole(builder: Any, arguments: Values) -> Any:
-    return wide(builder, emit_ptx(builder, with_offsets(_WHOLE), "=&r,l,l", arguments, I32))
-
-
 def _find_offset(builder: Any, arguments: Values) -> Any:
     kind = ir.FunctionType(ir.LiteralStructType([I32, I64]), [I64, I64])
     text = fill_in(_FIND, _OFFSET)
     assembly = ir.InlineAsm(kind, text, "=&r,=&l,l,l", side_effect=True)
     return tuple_of(builder, builder.call(assembly, arguments))
+
+
+def slot_text(stripe: int, stripes: int) -> str:
+    """PTX of `slot_address`: $0, from $1 and $2."""
+    launch = constants()["LAUNCH"]
+    array = constants()["SLOTS"] * launch
+    numbers = {
+        "STRIPE_MASK": stripes - 1,
+        "ARRAY_MASK": array - 1,
+        "BEYOND": stripe * stripes // launch - 1,  # for each byte of the launches before this one
+        "STRIPE": stripe,
+        "ARRAY": array,
+    }
+    return fill_in(_IN_SLOT, {name: str(number) for name, number in numbers.items()})
+
+
+def slot_address(stripe: int, stripes: int) -> Any:
+    """An intrinsic that returns the address of a launch's words for this multiprocessor, of which
+    there are `stripes` copies of `stripe` bytes: descriptor, offset in bytes → address.
+
+    It loads nothing: where few warps run, a load takes longer than the rest of a patch.
+    """
+    text = slot_text(stripe, stripes)
+
+    def generate(builder: Any, arguments: Values) -> Any:
+        given = [arguments[0], narrow(builder, arguments[1])]
+        return emit_ptx(builder, text, "=l,l,r", given, I64)
+
+    return define("in_slot", 2, generate)
 
 
 def row_address(words: int) -> Any:
@@ -237,8 +255,5 @@ def row_address(words: int) -> Any:
 #: The object of an address, by a launch's descriptor: its index in the table of objects from 1; 0:
 #: none.
 find = define("find", 2, _find)
-#: The object of all addresses in the unit of this one, the bits from BASE_SHIFT on; 0: look up
-#: each.
-find_whole = define("find_whole", 2, _find_whole)
 #: As `find`, and the offset in the object; without one, the address.
 find_offset = define("find_offset", 2, _find_offset, PAIR)

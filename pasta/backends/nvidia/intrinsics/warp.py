@@ -37,6 +37,13 @@ def _match(bits: int) -> Generate:
     return generate
 
 
+def _equal(builder: Any, arguments: Values) -> Any:
+    given = [narrow(builder, each) for each in arguments]
+    result = ir.LiteralStructType([I32, I1])
+    found = call_llvm(builder, "llvm.nvvm.match.all.sync.i32p", result, given)
+    return wide(builder, builder.extract_value(found, 1))
+
+
 def _truth(builder: Any, value: Any) -> Any:
     return builder.icmp_unsigned("!=", value, ir.Constant(value.type, 0))
 
@@ -73,6 +80,9 @@ activemask = define("activemask", 0, _active)
 #: Lanes of `mask` (first argument) with the same value; by its low 32 bits.
 match_any_sync = define("match_any_sync", 2, _match(32))
 match_any_sync_64 = define("match_any_sync_64", 2, _match(64))
+#: Whether the lanes of `mask` have the same value (by its low 32 bits): takes the same time for any
+#: values, while `match_any_sync` takes twelve cycles for each distinct one.
+all_equal = define("all_equal", 2, _equal)
 ballot_sync = define("ballot_sync", 2, _vote("ballot", I32))
 any_sync = define("any_sync", 2, _vote("any", I1))
 #: Whether this lane is the lowest in a mask that contains it.
