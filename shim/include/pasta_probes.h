@@ -33,8 +33,10 @@ enum {
  *
  * Words of the launch are at an address that its own gives without a load, which takes longer than all else where
  * few warps run: PASTA_PROBE_SLOTS launches are described at a multiple of their size, and behind them are the words
- * of each, a copy for each stripe of multiprocessors (pasta/backends/nvidia/areas.py). Kernels in graphs have instead the address
- * of uint64_t[PASTA_PROBE_NODES], plus PASTA_PROBE_IS_NODE: addresses of launches; 0: not probed. */
+ * of each, a copy for each stripe of multiprocessors (pasta/backends/nvidia/areas.py).
+ *
+ * Kernels in graphs have instead the address of uint64_t[PASTA_PROBE_NODES], plus PASTA_PROBE_IS_NODE: addresses of
+ * launches; 0: not probed. */
 typedef struct pasta_probe_launch {
     uint32_t base;        /* of pasta_object_cluster 0, in units of 1 << PASTA_PROBE_BASE_SHIFT, or … */
     uint32_t shape;       /* … PASTA_PROBE_NOWHERE; its last bucket << 8 | its shift */
