@@ -34,6 +34,13 @@ if TYPE_CHECKING:
     from pasta.runtime.trace import TraceReader
 
 
+def _system() -> str:
+    """Kernel, machine and C library. `platform.platform` starts a program to find the processor."""
+    name = os.uname()
+    library = "".join(platform.libc_ver())
+    return f"{name.sysname}-{name.release}-{name.machine}" + (f"-with-{library}" if library else "")
+
+
 def kept_image(session: Session, hash: int) -> Path | None:
     """File of a module image, by the hash of its content; None if it was not kept."""
     kept = session.directory / "modules" / f"{hash:016x}"
@@ -133,7 +140,7 @@ class RunWriter:
             },
             "samples": {"located": inventory.samples, "unlocated": inventory.unlocated_samples},
             "warnings": self.warnings,
-            "versions": {"python": platform.python_version(), "system": platform.platform()},
+            "versions": {"python": platform.python_version(), "system": _system()},
         }
 
     def write(self, ended: Ended) -> RunDirectory:

@@ -93,8 +93,12 @@ def rows(all_batches: list[Batch], texts: Strings) -> list[tuple[Any, ...]]:
     return sorted(found)
 
 
+@pytest.mark.parametrize("few", [0, 1000], ids=["Arrow's encoder", "NumPy's"])
 @pytest.mark.parametrize("kind", [k for k in abi.KINDS if k not in abi.UNRECORDED])
-def test_every_kind_round_trips(kind: str, tmp_path: Path) -> None:
+def test_every_kind_round_trips(
+    kind: str, few: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pasta.run.events._FEW", few)
     texts = strings()
     given_batches = list(batches([kind], [40], 7))
     directory = tmp_path / os.fsdecode(b"of Latin-1: \xe9")  # not UTF-8
