@@ -23,8 +23,8 @@ from pasta.backends.nvidia.intrinsics.define import (
 )
 from pasta.backends.nvidia.structs import constants
 
-#: The object of ADDRESS: OBJECT.  All lanes read: few bytes, as these displace from L1 the registers
-#: that the library's trampoline saves there.
+#: The object of ADDRESS: OBJECT.  All lanes read: few bytes, as these displace from L1 the
+#: registers that the library's trampoline saves there.
 _FIND = """{
 .reg .pred p;
 .reg .b64 base, at, last;
