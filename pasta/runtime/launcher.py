@@ -146,6 +146,7 @@ class Launcher:
                 display.show(self._doing)
             time.sleep(0.01)
             self.look()
+        self._rings.dismiss_reserve()
         if display is not None:
             display.close()
 

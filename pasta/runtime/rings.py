@@ -9,11 +9,12 @@ from __future__ import annotations
 import json
 import os
 import signal
+import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import IO, TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from pasta import private
 from pasta.errors import RunError
@@ -24,6 +25,7 @@ from pasta.runtime.session import Ended, Session, beside, mark_ended, read_ended
 if TYPE_CHECKING:
     from pasta.backends.base import Backend
     from pasta.runtime.host_sampling import HostSampling
+    from pasta.runtime.reserve import Reserve
     from pasta.runtime.telemetry import DeviceSampling
 
 _REMOVED = (
@@ -34,6 +36,8 @@ _REMOVED = (
 
 #: Slots of the rings that share a collector: they take less time than the start of Python.
 _FEW_SLOTS = 1 << 17
+#: Seconds for which a process has used its ring before a collector in reserve is started for it.
+_RESERVE_SECONDS = 1.0
 
 Say = Callable[[str], None]
 
@@ -53,6 +57,8 @@ class WatchedRing:
     sources: list[int] = field(default_factory=list)
     #: Whether its process's stacks are published to it.
     on_host: bool = False
+    #: Time at which it was first seen in use, s; 0: not yet.
+    used_since: float = 0.0
 
     @property
     def unfinished(self) -> bool:
@@ -126,6 +132,7 @@ class Rings:
     #: By name of the backend.
     _sampling: dict[str, DeviceSampling] = field(default_factory=dict)
     _host: HostSampling | None = None
+    _reserve: Reserve | None = None
     _backends: list[Backend] | None = None  # recording sources; None: not known yet
 
     def __post_init__(self) -> None:
@@ -166,6 +173,30 @@ class Rings:
                     self._sample_devices(watched)
             self._poll_collector(watched)
         self._start_collectors()
+        if self.taken is None and self._reserve is None:
+            self._start_reserve()
+
+    def _start_reserve(self) -> None:
+        """Starts a collector in reserve if a process runs for whose end one will be needed."""
+        now, wanted = time.monotonic(), False
+        for each in self.watched.values():
+            if each.ring.used and each.ended is None and each.collector is None:
+                each.used_since = each.used_since or now
+                wanted |= now - each.used_since >= _RESERVE_SECONDS
+        if wanted:
+            from pasta.runtime.reserve import Reserve  # not needed for short programs
+
+            with self._log() as log:
+                self._reserve = Reserve(self.environment, self.session.directory, log)
+
+    def dismiss_reserve(self) -> None:
+        """Ends the collector in reserve."""
+        if self._reserve is not None:
+            self._reserve.dismiss()
+            self._reserve = None
+
+    def _log(self) -> IO[bytes]:
+        return open(private.create(self.session.directory / "log.txt", os.O_APPEND), "ab")
 
     def _sample_devices(self, watched: WatchedRing) -> None:
         """Samples the devices of the process's accelerators from now on."""
@@ -316,8 +347,6 @@ class Rings:
         return {each.pid: each for each in running if each is not None}
 
     def _start_collector(self, shared: list[WatchedRing]) -> None:
-        import subprocess  # imported here: not needed for a program without accelerator
-
         first = shared[0]
         first.plain_name = not (
             self.plain_name_given or any(other.plain_name for other in self.watched.values())
@@ -327,18 +356,23 @@ class Rings:
         if reason and not known:
             self._said.add(reason)  # print once, not for every process
             self.say(f"process {first.pid} is analysed by a collector process: {reason}")
-        with open(private.create(self.session.directory / "log.txt", os.O_APPEND), "ab") as log:
-            collector = subprocess.Popen(
-                [
-                    *own_python("pasta.runtime.collector_process"),
-                    *(str(each.path) for each in shared),
-                    *(["--plain-name"] if first.plain_name else []),
-                ],
+        arguments = [str(each.path) for each in shared]
+        arguments += ["--plain-name"] if first.plain_name else []
+        collector = self._reserve.take(arguments) if self._reserve is not None else None
+        self._reserve = None
+        collecting = collector or self._new_collector(arguments)
+        for watched in shared:
+            watched.collector = collecting
+
+    def _new_collector(self, arguments: list[str]) -> Collecting:
+        import subprocess  # imported here: not needed for a program without accelerator
+
+        with self._log() as log:
+            return subprocess.Popen(
+                [*own_python("pasta.runtime.collector_process"), *arguments],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log,
                 env=own_environment(self.environment), cwd="/", start_new_session=True,
             )  # fmt: skip
-        for watched in shared:
-            watched.collector = collector
 
     def _collected(self, watched: WatchedRing) -> None:
         pid, log = watched.pid, self.session.directory / "log.txt"
@@ -373,7 +407,9 @@ class Rings:
         )
 
     def adopt_collectors(self) -> None:
-        """Replaces handles of collectors by pids, in a child of the process that started them."""
+        """Replaces handles of collectors by pids, in a child of the process that started them. A
+        collector in reserve ends with that process."""
+        self._reserve = None
         for watched in self.watched.values():
             if watched.collector is not None:
                 watched.collector = Adopted(watched.collector.pid)

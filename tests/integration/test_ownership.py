@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -126,6 +127,29 @@ def killed_while_collecting(
 @pytest.fixture
 def many(compile_c) -> Path:
     return Path(compile_c(f"int main(void) {{ launch({LAUNCHES}); sleep_ms(1000); return 0; }}"))
+
+
+@pytest.mark.parametrize("killed", ["nobody", "reserve", "launcher"])
+def test_collector_in_reserve(pasta_preload, compile_c, tmp_path: Path, killed: str) -> None:
+    """It writes the run of a program that ran for a second, and ends with the launcher."""
+    go = tmp_path / "go"
+    process = pasta_preload.popen(compile_c(PROGRAM), go)
+    wait_until(lambda: pasta_preload.sessions(), "the session begins")
+    (session,) = pasta_preload.sessions()
+    waiting = partial(processes_of, "runtime.collector_reserve", session)
+    wait_until(waiting, "a collector is in reserve")
+    (pid,) = waiting()
+    if killed == "launcher":
+        process.kill()
+        wait_until(lambda: not waiting(), "the collector in reserve has ended")
+        go.touch()
+        wait_until(lambda: "still run" not in said(recover(session)), "the program has ended")
+        return
+    if killed == "reserve":
+        os.kill(pid, signal.SIGKILL)
+    go.touch()
+    assert pasta_preload.finish(process).run.launches == 40
+    assert process.returncode == 3 and not waiting()
 
 
 def test_recover_skips_a_run_in_progress(pasta_preload, many: Path, slow: Path) -> None:
