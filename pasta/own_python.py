@@ -1,10 +1,13 @@
-"""Python processes of PASTA: their command and environment."""
+"""Python processes of PASTA: their command, environment and priority."""
 
 from __future__ import annotations
 
+import _thread  # a thread of PASTA must not be the first to import `threading`
 import json
+import os
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 
 from pasta import paths
 
@@ -41,3 +44,10 @@ def own_environment(environment: Mapping[str, str]) -> dict[str, str]:
     return {
         name: value for name, value in environment.items() if not name.startswith(_PROGRAM_PREFIXES)
     }
+
+
+def lowest_priority() -> None:
+    """Let this thread, and processes and threads that it starts, use only time of processors that
+    the program leaves. A thread cannot raise its priority again."""
+    with suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, _thread.get_native_id(), 19)

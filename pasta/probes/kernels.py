@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pasta import abi
 from pasta.lazy import np
@@ -36,21 +36,29 @@ ReadCode = Callable[[Sequence[Module], float], list[Code]]
 #: Modules that are read together: reading one takes nearly as long as reading all of them.
 _TOGETHER = 64
 #: Time limit of reading all code, s.
-_MAX_READING = 60.0
+MAX_READING = 60.0
+
+
+class Unread(NamedTuple):
+    """Kernels (name ids) in a module, by the hash of its image."""
+
+    hash: int
+    path: Path
+    names: list[int]
 
 
 class ProbedKernels:
     """Kernels by name id and hash of their module, from the records of their launches.
 
-    `read_code` reads their code after all launches; `coverage` compares it with the kinds of a
-    tool's probes and the accesses that they saw.
+    `read_code` reads their code after all launches, `unread` and `learn` before; `coverage`
+    compares it with the kinds of a tool's probes and the accesses that they saw.
     """
 
     def __init__(self) -> None:
         self._modules = ModuleHashes()
         self._entries: dict[tuple[int, int], set[int]] = {}  # name, hash: entry points
         self._fired: dict[int, int] = {}  # name: bits of kinds that the CPU executor saw
-        self._code: dict[int, Code] = {}
+        self._code: dict[tuple[int, int], Code] = {}  # name, hash: the module, as far as read
 
     def feed(self, selected: Batch) -> None:
         """Follow a filtered batch."""
@@ -70,33 +78,38 @@ class ProbedKernels:
         for name, bits in zip(names.tolist(), kinds.tolist(), strict=True):
             self._fired[name] = self._fired.get(name, 0) | bits
 
-    def read_code(self, strings: Strings, images: Images, read: ReadCode) -> None:
-        """Read the code of all kernels, for at most 60 s in total; unread code has the reason."""
-        end = time.monotonic() + _MAX_READING
-        wanted: dict[int, set[int]] = {}
+    def unread(self, images: Images) -> list[Unread]:
+        """Kernels whose code was not read yet, by module, if the module's image was kept."""
+        wanted: dict[int, list[int]] = {}
         for name, hash in self._entries:
-            wanted.setdefault(hash, set()).add(name)
-        found: dict[int, tuple[Path, list[str]]] = {}
-        for hash, names in wanted.items():
-            if hash in self._code:
-                continue
-            path = None if hash == ABSENT_U64 else images(hash)
-            if path is not None:
-                found[hash] = path, strings.many(sorted(names))
-            else:
-                loaded = "not kept, see probes.code-memory"
-                why = "loaded before PASTA" if hash == ABSENT_U64 else loaded
-                self._code[hash] = Code(None, f"module {why}")
-        kernels, done = sum(len(names) for _, names in found.values()), 0
-        hashes = list(found)
-        for first in range(0, len(hashes), _TOGETHER):
+            if (name, hash) not in self._code and hash != ABSENT_U64:
+                wanted.setdefault(hash, []).append(name)
+        found = ((hash, images(hash), sorted(names)) for hash, names in wanted.items())
+        return [Unread(hash, path, names) for hash, path, names in found if path is not None]
+
+    def learn(self, unread: Sequence[Unread], codes: Sequence[Code]) -> None:
+        """Keep what was read: the code of each module."""
+        for module, code in zip(unread, codes, strict=True):
+            self._code.update(dict.fromkeys(((name, module.hash) for name in module.names), code))
+
+    def read_code(self, strings: Strings, images: Images, read: ReadCode) -> None:
+        """Read the code of all kernels that was not read yet, for at most 60 s in total; code that
+        is still unread has the reason."""
+        end = time.monotonic() + MAX_READING
+        unread = self.unread(images)
+        kernels, done = sum(len(module.names) for module in unread), 0
+        for first in range(0, len(unread), _TOGETHER):
             report_progress(
                 f"reading code of {counted(kernels, 'kernel')}", f"{done:,} of {kernels:,}"
             )
-            some = hashes[first : first + _TOGETHER]
-            codes = _read([found[hash] for hash in some], end, read)
-            self._code.update(zip(some, codes, strict=True))
-            done += sum(len(found[hash][1]) for hash in some)
+            some = unread[first : first + _TOGETHER]
+            asked = [(module.path, strings.many(module.names)) for module in some]
+            self.learn(some, read_modules(asked, end, read))
+            done += sum(len(module.names) for module in some)
+        for name, hash in self._entries.keys() - self._code.keys():
+            loaded = "not kept, see probes.code-memory"
+            why = "loaded before PASTA" if hash == ABSENT_U64 else loaded
+            self._code[name, hash] = Code(None, f"module {why}")
 
     def coverage(self, tool: Owner, strings: Strings, visibility: Visibility) -> list[Coverage]:
         """Coverage of each kernel by the tool's probes."""
@@ -105,7 +118,7 @@ class ProbedKernels:
         patched = asked & visibility.kinds
         found = []
         for (name, hash), entries in sorted(self._entries.items()):
-            kernel, code = strings[name], self._code.get(hash, _NOT_READ)
+            kernel, code = strings[name], self._code.get((name, hash), _NOT_READ)
             seen: dict[str, Collection[int] | None] | None = None
             if not visibility.has_code:  # otherwise records depend on the probes
                 bits = self._fired.get(name, 0)
@@ -144,7 +157,7 @@ class ProbedKernels:
         """Addresses of kernels in ascending order, each with its source lines by offset."""
         starts: dict[int, dict[int, str]] = {}
         for (name, hash), entries in self._entries.items():
-            functions = self._code.get(hash, _NOT_READ).functions or {}
+            functions = self._code.get((name, hash), _NOT_READ).functions or {}
             function = functions.get(strings[name])
             lines = {
                 each.offset: f"{each.file}:{each.line}"
@@ -159,9 +172,10 @@ class ProbedKernels:
 _NOT_READ = Code(None, "it was not read")
 
 
-def _read(modules: Sequence[Module], end: float, read: ReadCode) -> list[Code]:
+def read_modules(modules: Sequence[Module], end: float, read: ReadCode) -> list[Code]:
+    """The code of modules, read until a time of `time.monotonic`; otherwise the reason."""
     left = end - time.monotonic()
-    why = f"reading the code of other kernels took {_MAX_READING:g} s"
+    why = f"reading the code of other kernels took {MAX_READING:g} s"
     if left > 0:
         try:
             return read(modules, left)

@@ -25,6 +25,7 @@ from pasta.run.directory import RunDirectory
 from pasta.run.events import Recorder, read_batches
 from pasta.run.inventory import Inventory
 from pasta.runtime.assembly import make_context, make_filter, make_usable_pipeline
+from pasta.runtime.code_ahead import CodeAhead
 from pasta.runtime.limits import tool_call
 from pasta.runtime.live import LiveCounts
 from pasta.runtime.pipeline import EXPECTED, Pipeline
@@ -96,15 +97,20 @@ class Collector:
         """Consumes all events until the process has ended; the pipeline and the end."""
         ended = self._ended()
         position, pipeline = self._begin()
+        ahead = CodeAhead()
         while ended is None:
             time.sleep(_INTERVAL_SECONDS)
             ended = self._ended() or self._abandoned()
             position = self._drain(pipeline, position, final=False)
             position = self._drain_trace(pipeline, position, final=False)
             self._make_room(position)
+            if pipeline.probes is not None:
+                ahead.look(pipeline.probes)
         position = self._drain(pipeline, position, final=True)
         self._drain_trace(pipeline, position, final=True)
         self._flush()
+        if pipeline.probes is not None:
+            ahead.finish(pipeline.probes)
         return pipeline, ended
 
     def _ended(self) -> Ended | None:

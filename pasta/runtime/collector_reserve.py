@@ -12,14 +12,12 @@ import json
 import os
 import sys
 import threading
-from contextlib import suppress
 
-_LOWEST_PRIORITY = 19
+from pasta.own_python import lowest_priority
 
 
 def _import_modules() -> None:
-    with suppress(OSError):  # of this thread only
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _LOWEST_PRIORITY)
+    lowest_priority()
     for name in ("pasta.runtime.collector_process", "pasta.report.text", "numpy.ma"):
         importlib.import_module(name)
 

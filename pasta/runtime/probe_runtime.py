@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,7 +17,7 @@ from pasta.probes.coverage import Coverage, Visibility
 from pasta.probes.cpu import CpuExecutor, Runs
 from pasta.probes.declare import maps_of
 from pasta.probes.device import DeviceProbes
-from pasta.probes.kernels import ProbedKernels
+from pasta.probes.kernels import MAX_READING, ProbedKernels, read_modules
 from pasta.probes.maps import accumulators_of
 from pasta.probes.placements import PerLaunchPc, PerPair
 from pasta.probes.records import WORDS, Accesses, words_of
@@ -30,13 +32,28 @@ if TYPE_CHECKING:
 
     from pasta.compiled import Compiled
     from pasta.members import Owner
+    from pasta.probes.coverage import Code
     from pasta.probes.device import DeviceReader
+    from pasta.probes.kernels import Module, ReadCode, Unread
     from pasta.processors.batch import Batch
     from pasta.processors.context import Context
     from pasta.tool import Tool
 
 #: Bytes of accesses that wait for the event of their launch; older ones are dropped.
 _MAX_WAITING = 256 << 20
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Kernels whose code is to be read, and how."""
+
+    unread: list[Unread]
+    asked: list[Module]
+    read: ReadCode
+
+    def codes(self) -> list[Code]:
+        """The code of each module, or why it cannot be read; uses nothing of the runtime."""
+        return read_modules(self.asked, time.monotonic() + MAX_READING, self.read)
 
 
 class ProbeRuntime:
@@ -236,10 +253,24 @@ class ProbeRuntime:
 
     def read_code(self) -> None:
         """Read the code of the probed kernels, where the backend has it; may take a minute."""
-        probes, visibility = self._backend()
-        if probes is not None and visibility.has_code:
+        if (read := self._reader()) is not None:
             context = self._context
-            self.kernels.read_code(context.strings, context.images, probes.read_code)
+            self.kernels.read_code(context.strings, context.images, read)
+
+    def reading(self) -> Reading | None:
+        """What `read_code` would read now; None if there is nothing."""
+        if (read := self._reader()) is None:
+            return None
+        context = self._context
+        unread = self.kernels.unread(context.images)
+        asked: list[Module] = [
+            (module.path, context.strings.many(module.names)) for module in unread
+        ]
+        return Reading(unread, asked, read) if unread else None
+
+    def _reader(self) -> ReadCode | None:
+        probes, visibility = self._backend()
+        return probes.read_code if probes is not None and visibility.has_code else None
 
     def coverage(self, tool: Owner) -> list[Coverage]:
         """Coverage of each kernel by the tool's probes."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from pasta.probes import Counter, PerPC, maps_of, probe
 from pasta.probes.coverage import Code
 from pasta.probes.maps import accumulators_of
 from pasta.processors.filter import Filter
+from pasta.runtime.code_ahead import CodeAhead
 from pasta.runtime.pipeline import Pipeline
 from pasta.sass.disassembly import Function, Instruction, classify
 from pasta.table import Table
@@ -211,10 +213,45 @@ def test_unprobed_launches_are_omitted(modules: dict[int, Code]) -> None:
     assert result.summary == "counted; no launches were probed, of 1"
 
 
+def test_code_is_read_while_the_program_runs(
+    modules: dict[int, Code], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each kernel's code is read once, also that of a kernel that is launched later."""
+    monkeypatch.setattr("pasta.runtime.code_ahead._INTERVAL", 0.0)
+    modules[1] = Code({"k": function("k", "LDG.E"), "f": function("f", "LDG.E", "LDG.E")})
+    asked: list[list[str]] = []
+    begun, go = threading.Event(), threading.Event()
+    read = visibility.read_together
+
+    def slow(wanted: Any, **how: Any) -> list[Code]:
+        asked.extend(sorted(names) for _, names in wanted)
+        begun.set()
+        assert go.wait(10)
+        return read(wanted, **how)
+
+    monkeypatch.setattr(visibility, "read_together", slow)
+    events = Gpu()
+    events.add("module_load", handle=11, hash=1)
+    events.launch("k", module=11)
+    pipeline = finished(Total(), events, modules, [])
+    assert pipeline.probes is not None
+    ahead = CodeAhead()
+    ahead.look(pipeline.probes)
+    assert begun.wait(10)
+    ahead.look(pipeline.probes)  # does not wait
+    go.set()
+    ahead.finish(pipeline.probes)
+    events.launch("f", module=11)
+    pipeline.feed(events.batch())
+    result = pipeline.finish()["total"]
+    assert asked == [["k"], ["f"]]
+    assert sorted(rows(result)) == [("f", "seen", 2, None), ("k", "seen", 1, None)]
+
+
 def test_reading_code_has_a_time_limit(
     modules: dict[int, Code], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pasta.probes.kernels._MAX_READING", 0.0)
+    monkeypatch.setattr("pasta.probes.kernels.MAX_READING", 0.0)
     modules[1] = Code({"k": function("k", "LDG.E")})
     events = Gpu()
     events.add("module_load", handle=11, hash=1)
