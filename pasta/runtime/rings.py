@@ -133,6 +133,8 @@ class Rings:
     _sampling: dict[str, DeviceSampling] = field(default_factory=dict)
     _host: HostSampling | None = None
     _reserve: Reserve | None = None
+    _reserves: bool = True  # False once none could be started
+    _reserved: set[int] = field(default_factory=set)  # pids of collectors that were in reserve
     _backends: list[Backend] | None = None  # recording sources; None: not known yet
 
     def __post_init__(self) -> None:
@@ -173,7 +175,7 @@ class Rings:
                     self._sample_devices(watched)
             self._poll_collector(watched)
         self._start_collectors()
-        if self.taken is None and self._reserve is None:
+        if self.taken is None and self._reserve is None and self._reserves:
             self._start_reserve()
 
     def _start_reserve(self) -> None:
@@ -186,8 +188,12 @@ class Rings:
         if wanted:
             from pasta.runtime.reserve import Reserve  # not needed for short programs
 
-            with self._log() as log:
-                self._reserve = Reserve(self.environment, self.session.directory, log)
+            try:
+                with self._log() as log:
+                    self._reserve = Reserve(self.environment, self.session.directory, log)
+            except OSError as error:  # a limit of processes
+                self._reserves = False
+                self.session.log(f"no collector in reserve: {error}")
 
     def dismiss_reserve(self) -> None:
         """Ends the collector in reserve."""
@@ -310,10 +316,16 @@ class Rings:
         return Ended("exit", os.WEXITSTATUS(self.wait_status))
 
     def _poll_collector(self, watched: WatchedRing) -> None:
-        status = watched.collector.poll() if watched.collector is not None else None
-        if status is not None:
-            watched.collector, watched.collector_exit = None, status
-            self._collected(watched)
+        collector = watched.collector
+        status = collector.poll() if collector is not None else None
+        if collector is None or status is None:
+            return
+        watched.collector = None
+        outcome = (beside(watched.path, name).exists() for name in (".done", ".problem"))
+        if status < 0 and collector.pid in self._reserved and not any(outcome):
+            return  # it was killed, perhaps while it waited: a new collector is started
+        watched.collector_exit = status
+        self._collected(watched)
 
     def _start_collectors(self) -> None:
         running, limit = len(self._collectors()), _max_collectors()
@@ -360,6 +372,8 @@ class Rings:
         arguments += ["--plain-name"] if first.plain_name else []
         collector = self._reserve.take(arguments) if self._reserve is not None else None
         self._reserve = None
+        if collector is not None:
+            self._reserved.add(collector.pid)
         collecting = collector or self._new_collector(arguments)
         for watched in shared:
             watched.collector = collecting

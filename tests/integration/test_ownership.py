@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -129,27 +130,44 @@ def many(compile_c) -> Path:
     return Path(compile_c(f"int main(void) {{ launch({LAUNCHES}); sleep_ms(1000); return 0; }}"))
 
 
+def reserves(pasta_preload: Preload) -> tuple[Path, Callable[[], list[int]]]:
+    """The session, once a collector is in reserve, and a function for the pids of such."""
+    wait_until(pasta_preload.sessions, "the session begins")
+    (session,) = pasta_preload.sessions()
+    found = partial(processes_of, "runtime.collector_reserve", session)
+    wait_until(found, "a collector is in reserve")
+    return session, found
+
+
 @pytest.mark.parametrize("killed", ["nobody", "reserve", "launcher"])
 def test_collector_in_reserve(pasta_preload, compile_c, tmp_path: Path, killed: str) -> None:
     """It writes the run of a program that ran for a second, and ends with the launcher."""
     go = tmp_path / "go"
     process = pasta_preload.popen(compile_c(PROGRAM), go)
-    wait_until(lambda: pasta_preload.sessions(), "the session begins")
-    (session,) = pasta_preload.sessions()
-    waiting = partial(processes_of, "runtime.collector_reserve", session)
-    wait_until(waiting, "a collector is in reserve")
-    (pid,) = waiting()
+    session, found = reserves(pasta_preload)
     if killed == "launcher":
         process.kill()
-        wait_until(lambda: not waiting(), "the collector in reserve has ended")
+        wait_until(lambda: not found(), "the collector in reserve has ended")
         go.touch()
         wait_until(lambda: "still run" not in said(recover(session)), "the program has ended")
         return
     if killed == "reserve":
-        os.kill(pid, signal.SIGKILL)
+        os.kill(found()[0], signal.SIGKILL)
     go.touch()
     assert pasta_preload.finish(process).run.launches == 40
-    assert process.returncode == 3 and not waiting()
+    assert process.returncode == 3 and not found()
+
+
+def test_a_killed_reserve_is_replaced(pasta_preload, compile_c, slow: Path) -> None:
+    """Also while it writes a run: it may have been killed before, which nobody has noticed."""
+    end = slow.parent / "end"
+    process = pasta_preload.popen(compile_c(PROGRAM), end, options=("-t", str(slow)))
+    _, found = reserves(pasta_preload)
+    end.touch()
+    wait_until((slow.parent / "begun").exists, "the collector makes results")
+    os.kill(found()[0], signal.SIGKILL)
+    (slow.parent / "go").touch()
+    assert pasta_preload.finish(process).run.launches == 40
 
 
 def test_recover_skips_a_run_in_progress(pasta_preload, many: Path, slow: Path) -> None:
