@@ -147,7 +147,7 @@ def main() -> int:
     first, *others = arguments.rings
     if not others:
         return _work(first, arguments.plain_name)
-    _import_slow_modules()
+    import_slow_modules()
     gc.freeze()  # children collecting garbage would copy its pages
     for ring in arguments.rings:
         pid = os.fork()
@@ -159,9 +159,9 @@ def main() -> int:
     return 0
 
 
-def _import_slow_modules() -> None:
+def import_slow_modules() -> None:
     """Imports once what every collector imports at some point; no tools."""
-    for name in ("numpy.ma", "pyarrow.compute", "pasta.report.text"):
+    for name in ("numpy.ma", "pasta.report.text"):
         importlib.import_module(name)
 
 

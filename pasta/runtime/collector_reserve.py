@@ -7,7 +7,6 @@ that they do not take time from a program that uses all processors.
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 import sys
@@ -18,8 +17,9 @@ from pasta.own_python import lowest_priority
 
 def _import_modules() -> None:
     lowest_priority()
-    for name in ("pasta.runtime.collector_process", "pasta.report.text", "numpy.ma"):
-        importlib.import_module(name)
+    from pasta.runtime import collector_process
+
+    collector_process.import_slow_modules()
 
 
 def main() -> int:
