@@ -40,11 +40,11 @@ MAX_READING = 60.0
 
 
 class Unread(NamedTuple):
-    """Kernels (name ids) in a module, by the hash of its image."""
+    """Kernels (name ids) of a module whose code is to be read, by the hash of its image."""
 
     hash: int
-    path: Path
     names: list[int]
+    module: Module
 
 
 class ProbedKernels:
@@ -58,7 +58,8 @@ class ProbedKernels:
         self._modules = ModuleHashes()
         self._entries: dict[tuple[int, int], set[int]] = {}  # name, hash: entry points
         self._fired: dict[int, int] = {}  # name: bits of kinds that the CPU executor saw
-        self._code: dict[tuple[int, int], Code] = {}  # name, hash: the module, as far as read
+        #: By name and hash: the functions that were read together with the kernel.
+        self._code: dict[tuple[int, int], Code] = {}
 
     def feed(self, selected: Batch) -> None:
         """Follow a filtered batch."""
@@ -78,34 +79,36 @@ class ProbedKernels:
         for name, bits in zip(names.tolist(), kinds.tolist(), strict=True):
             self._fired[name] = self._fired.get(name, 0) | bits
 
-    def unread(self, images: Images) -> list[Unread]:
+    def unread(self, strings: Strings, images: Images) -> list[Unread]:
         """Kernels whose code was not read yet, by module, if the module's image was kept."""
         wanted: dict[int, list[int]] = {}
         for name, hash in self._entries:
             if (name, hash) not in self._code and hash != ABSENT_U64:
                 wanted.setdefault(hash, []).append(name)
-        found = ((hash, images(hash), sorted(names)) for hash, names in wanted.items())
-        return [Unread(hash, path, names) for hash, path, names in found if path is not None]
+        return [
+            Unread(hash, names, (path, strings.many(sorted(names))))
+            for hash, names in wanted.items()
+            if (path := images(hash)) is not None
+        ]
 
     def learn(self, unread: Sequence[Unread], codes: Sequence[Code]) -> None:
         """Keep what was read: the code of each module."""
-        for module, code in zip(unread, codes, strict=True):
-            self._code.update(dict.fromkeys(((name, module.hash) for name in module.names), code))
+        for each, code in zip(unread, codes, strict=True):
+            self._code.update(dict.fromkeys(((name, each.hash) for name in each.names), code))
 
     def read_code(self, strings: Strings, images: Images, read: ReadCode) -> None:
         """Read the code of all kernels that was not read yet, for at most 60 s in total; code that
         is still unread has the reason."""
         end = time.monotonic() + MAX_READING
-        unread = self.unread(images)
-        kernels, done = sum(len(module.names) for module in unread), 0
+        unread = self.unread(strings, images)
+        kernels, done = sum(len(each.names) for each in unread), 0
         for first in range(0, len(unread), _TOGETHER):
             report_progress(
                 f"reading code of {counted(kernels, 'kernel')}", f"{done:,} of {kernels:,}"
             )
             some = unread[first : first + _TOGETHER]
-            asked = [(module.path, strings.many(module.names)) for module in some]
-            self.learn(some, read_modules(asked, end, read))
-            done += sum(len(module.names) for module in some)
+            self.learn(some, read_unread(some, end, read))
+            done += sum(len(each.names) for each in some)
         for name, hash in self._entries.keys() - self._code.keys():
             loaded = "not kept, see probes.code-memory"
             why = "loaded before PASTA" if hash == ABSENT_U64 else loaded
@@ -172,16 +175,16 @@ class ProbedKernels:
 _NOT_READ = Code(None, "it was not read")
 
 
-def read_modules(modules: Sequence[Module], end: float, read: ReadCode) -> list[Code]:
-    """The code of modules, read until a time of `time.monotonic`; otherwise the reason."""
+def read_unread(unread: Sequence[Unread], end: float, read: ReadCode) -> list[Code]:
+    """The code of each module, read until a time of `time.monotonic`; otherwise the reason."""
     left = end - time.monotonic()
     why = f"reading the code of other kernels took {MAX_READING:g} s"
     if left > 0:
         try:
-            return read(modules, left)
+            return read([each.module for each in unread], left)
         except Exception as error:  # a damaged module must not end a run
             why = f"reading it failed: {type(error).__name__}: {error}"
-    return [Code(None, why) for _ in modules]
+    return [Code(None, why) for _ in unread]
 
 
 def _program_counters(tool: Owner) -> NDArray[Any] | None:

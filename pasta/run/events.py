@@ -177,6 +177,7 @@ def _dictionary_of(values: Any, text_of: Callable[[int], str | None]) -> pa.Arra
         distinct, codes = to_numpy(encoded.dictionary), to_numpy(encoded.indices)
     texts = [text_of(value) for value in distinct.tolist()]
     absent = np.array([text is None for text in texts], bool)
+    # not empty, or the array would have no type
     known = to_arrow(["" if text is None else text for text in texts] or [""])
     return pa.DictionaryArray.from_arrays(to_arrow(codes, absent[codes]), known)
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pasta.probes.coverage import Code
     from pasta.runtime.probe_runtime import ProbeRuntime, Reading
 
-#: Seconds from the begin of one reading to the next: each starts nvdisasm.
+#: Seconds from one look at the kernels to the next: reading starts nvdisasm.
 _INTERVAL = 2.0
 
 
@@ -30,8 +30,10 @@ class CodeAhead:
             if self._reading[0].is_alive():
                 return
             self._keep(probes)
-        if time.monotonic() >= self._next and (reading := probes.reading()) is not None:
-            self._next = time.monotonic() + _INTERVAL
+        if time.monotonic() < self._next:
+            return
+        self._next = time.monotonic() + _INTERVAL
+        if (reading := probes.reading()) is not None:
             codes: list[Code] = []
             thread = threading.Thread(target=_read, args=(reading, codes), daemon=True)
             thread.start()

@@ -17,7 +17,7 @@ from pasta.probes.coverage import Coverage, Visibility
 from pasta.probes.cpu import CpuExecutor, Runs
 from pasta.probes.declare import maps_of
 from pasta.probes.device import DeviceProbes
-from pasta.probes.kernels import MAX_READING, ProbedKernels, read_modules
+from pasta.probes.kernels import MAX_READING, ProbedKernels, read_unread
 from pasta.probes.maps import accumulators_of
 from pasta.probes.placements import PerLaunchPc, PerPair
 from pasta.probes.records import WORDS, Accesses, words_of
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from pasta.members import Owner
     from pasta.probes.coverage import Code
     from pasta.probes.device import DeviceReader
-    from pasta.probes.kernels import Module, ReadCode, Unread
+    from pasta.probes.kernels import ReadCode, Unread
     from pasta.processors.batch import Batch
     from pasta.processors.context import Context
     from pasta.tool import Tool
@@ -48,12 +48,11 @@ class Reading:
     """Kernels whose code is to be read, and how."""
 
     unread: list[Unread]
-    asked: list[Module]
     read: ReadCode
 
     def codes(self) -> list[Code]:
         """The code of each module, or why it cannot be read; uses nothing of the runtime."""
-        return read_modules(self.asked, time.monotonic() + MAX_READING, self.read)
+        return read_unread(self.unread, time.monotonic() + MAX_READING, self.read)
 
 
 class ProbeRuntime:
@@ -261,12 +260,8 @@ class ProbeRuntime:
         """What `read_code` would read now; None if there is nothing."""
         if (read := self._reader()) is None:
             return None
-        context = self._context
-        unread = self.kernels.unread(context.images)
-        asked: list[Module] = [
-            (module.path, context.strings.many(module.names)) for module in unread
-        ]
-        return Reading(unread, asked, read) if unread else None
+        unread = self.kernels.unread(self._context.strings, self._context.images)
+        return Reading(unread, read) if unread else None
 
     def _reader(self) -> ReadCode | None:
         probes, visibility = self._backend()

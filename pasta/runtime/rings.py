@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from pasta import private
 from pasta.errors import RunError
@@ -23,6 +23,8 @@ from pasta.runtime.processes import ProcessTable, alive
 from pasta.runtime.session import Ended, Session, beside, mark_ended, read_ended, write_ended
 
 if TYPE_CHECKING:
+    from subprocess import Popen
+
     from pasta.backends.base import Backend
     from pasta.runtime.host_sampling import HostSampling
     from pasta.runtime.reserve import Reserve
@@ -133,8 +135,8 @@ class Rings:
     _sampling: dict[str, DeviceSampling] = field(default_factory=dict)
     _host: HostSampling | None = None
     _reserve: Reserve | None = None
-    _reserves: bool = True  # False once none could be started
-    _reserved: set[int] = field(default_factory=set)  # pids of collectors that were in reserve
+    _reserve_failed: bool = False  # none could be started
+    _once_reserve: set[int] = field(default_factory=set)  # pids of collectors
     _backends: list[Backend] | None = None  # recording sources; None: not known yet
 
     def __post_init__(self) -> None:
@@ -175,7 +177,7 @@ class Rings:
                     self._sample_devices(watched)
             self._poll_collector(watched)
         self._start_collectors()
-        if self.taken is None and self._reserve is None and self._reserves:
+        if self.taken is None and self._reserve is None and not self._reserve_failed:
             self._start_reserve()
 
     def _start_reserve(self) -> None:
@@ -189,10 +191,12 @@ class Rings:
             from pasta.runtime.reserve import Reserve  # not needed for short programs
 
             try:
-                with self._log() as log:
-                    self._reserve = Reserve(self.environment, self.session.directory, log)
+                # the session is for those who look at command lines
+                self._reserve = Reserve(
+                    self._start_process("collector_reserve", str(self.session.directory), pipe=True)
+                )
             except OSError as error:  # a limit of processes
-                self._reserves = False
+                self._reserve_failed = True
                 self.session.log(f"no collector in reserve: {error}")
 
     def dismiss_reserve(self) -> None:
@@ -200,9 +204,6 @@ class Rings:
         if self._reserve is not None:
             self._reserve.dismiss()
             self._reserve = None
-
-    def _log(self) -> IO[bytes]:
-        return open(private.create(self.session.directory / "log.txt", os.O_APPEND), "ab")
 
     def _sample_devices(self, watched: WatchedRing) -> None:
         """Samples the devices of the process's accelerators from now on."""
@@ -322,7 +323,7 @@ class Rings:
             return
         watched.collector = None
         outcome = (beside(watched.path, name).exists() for name in (".done", ".problem"))
-        if status < 0 and collector.pid in self._reserved and not any(outcome):
+        if status < 0 and collector.pid in self._once_reserve and not any(outcome):
             return  # it was killed, perhaps while it waited: a new collector is started
         watched.collector_exit = status
         self._collected(watched)
@@ -373,18 +374,19 @@ class Rings:
         collector = self._reserve.take(arguments) if self._reserve is not None else None
         self._reserve = None
         if collector is not None:
-            self._reserved.add(collector.pid)
-        collecting = collector or self._new_collector(arguments)
+            self._once_reserve.add(collector.pid)
+        collecting = collector or self._start_process("collector_process", *arguments)
         for watched in shared:
             watched.collector = collecting
 
-    def _new_collector(self, arguments: list[str]) -> Collecting:
+    def _start_process(self, name: str, *arguments: str, pipe: bool = False) -> Popen[bytes]:
+        """Starts a module of pasta.runtime, with a pipe to its standard input if wanted."""
         import subprocess  # imported here: not needed for a program without accelerator
 
-        with self._log() as log:
+        with open(private.create(self.session.directory / "log.txt", os.O_APPEND), "ab") as log:
             return subprocess.Popen(
-                [*own_python("pasta.runtime.collector_process"), *arguments],
-                stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                [*own_python(f"pasta.runtime.{name}"), *arguments],
+                stdin=subprocess.PIPE if pipe else subprocess.DEVNULL, stdout=log, stderr=log,
                 env=own_environment(self.environment), cwd="/", start_new_session=True,
             )  # fmt: skip
 

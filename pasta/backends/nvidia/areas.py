@@ -16,9 +16,11 @@ from pasta.errors import ToolError
 WORD = 8
 #: Copies of the bins of objects, a power of two.
 BIN_STRIPES = 16
-#: Copies of the words of a launch, a power of two: at most, and at least, and their share of the
-#: memory for probes, in which the launches of so many batches must fit.
-_SLOT_STRIPES, _MIN_SLOT_STRIPES, _SLOT_SHARE, _BATCHES = 128, 8, 3 / 8, 16
+#: The most copies of the words of a launch, and of its objects; a power of two.
+STRIPES = 128
+#: The fewest copies of the words of a launch, and the share of the memory for probes that those of
+#: all launches in flight may take.
+_MIN_STRIPES, _SLOT_SHARE = 8, 3 / 8
 #: Rows of the table of program counters, a power of two.
 _PC_ROWS = 1 << 14
 _MAX_HASHES, _MAX_PLANES, _MAX_TRACES = 4, 4, 15
@@ -78,9 +80,9 @@ class Areas:
     @property
     def slot_stripes(self) -> int:
         """Copies of the words of a launch; 0 without words."""
-        launches, stripes = _BATCHES * constants()["SLOTS"], _SLOT_STRIPES
+        launches, stripes = constants()["BATCHES"] * constants()["SLOTS"], STRIPES
         each = launches * self.slot_stripe_bytes
-        while stripes > _MIN_SLOT_STRIPES and stripes * each > _SLOT_SHARE * self.memory:
+        while stripes > _MIN_STRIPES and stripes * each > _SLOT_SHARE * self.memory:
             stripes //= 2
         return stripes if each else 0
 

@@ -169,10 +169,10 @@ def find_group(user: int, address: int, bytes: int) -> tuple[int, int]:
     """The object of each lane's address, and the lanes that add together with it: those with the
     same object and `bytes`."""
     found = find(user, address)
-    group = activemask()
-    if all_equal(group, (found << 5) + bytes):
+    group, key = activemask(), (found << 5) + bytes
+    if all_equal(group, key):
         return found, group
-    return found, match_any_sync(group, (found << 5) + bytes)
+    return found, match_any_sync(group, key)
 
 
 @device_function

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pasta import paths, private
-from pasta.backends.nvidia.areas import BIN_STRIPES
+from pasta.backends.nvidia.areas import BIN_STRIPES, STRIPES
 from pasta.backends.nvidia.layout import Layout
 from pasta.backends.nvidia.patch import Instance, need_object
 from pasta.backends.nvidia.patches import PatchText, symbols, write
@@ -107,7 +107,7 @@ def plan_for(
         f"slot_stripe_bytes {layout.slot_stripe_bytes}",
         f"slot_stripes {layout.slot_stripes}",
         f"object_words {layout.object_words}",
-        "stripes 128",
+        f"stripes {STRIPES}",
         f"objects {int(layout.objects or need_object(instances, layout))}",
         f"planes {layout.planes}",
         f"plane_shift {layout.plane_shift}",

@@ -14,7 +14,7 @@ _STRUCTS = (
 
 
 def field_offsets() -> dict[str, int]:
-    """Offsets in bytes of all fields, by name: `L_SLOT` is `slot` of `pasta_probe_launch`."""
+    """Offsets in bytes of all fields, by name: `L_ROWS` is `rows` of `pasta_probe_launch`."""
     from pasta._native import ffi
 
     return {
@@ -33,9 +33,9 @@ def constants() -> dict[str, int]:
         "NODES": lib.PASTA_PROBE_NODES,
         "IS_NODE": lib.PASTA_PROBE_IS_NODE,
         "SLOTS": lib.PASTA_PROBE_SLOTS,
+        "BATCHES": lib.PASTA_PROBE_BATCHES,
         "LAUNCH": ffi.sizeof("pasta_probe_launch"),
         "PC_BITS": lib.PASTA_PROBE_PC_BITS,
-        "BASE_SHIFT": lib.PASTA_PROBE_BASE_SHIFT,
         "BASE_UNIT": 1 << lib.PASTA_PROBE_BASE_SHIFT,
         "RANGE": ffi.sizeof("pasta_object_range"),
         "CLUSTER": ffi.sizeof("pasta_object_cluster"),

@@ -12,7 +12,6 @@ enum {
     SPILL_SHARE = 16, /* of the memory: the spill of a batch's slots takes at most 1 / SPILL_SHARE */
     TABLE_BYTES = offsetof(pasta_probe_launch, epoch), /* of a descriptor: what a new table changes */
     DESCRIPTORS = PASTA_NV_SLOTS * sizeof(pasta_probe_launch),
-    BATCHES = 16, /* of launches in flight, which must fit into half of the memory */
 };
 
 static uint32_t rows_wanted(const pasta_nv_version *v) {
@@ -91,7 +90,9 @@ static pasta_nv_batch *batch_like(pasta_nv_prober *p, const pasta_nv_batch *like
 static pasta_nv_batch *make_batch(pasta_nv_prober *p, const pasta_nv_version *v) {
     pasta_nv_batch like = {.rows = rows_wanted(v), .spill_rows = spill_wanted(v), .stripes = (uint32_t)pasta_nv_the_plan.stripes};
     lay_out(&like);
-    while (like.stripes > 8 && (pasta_nv_words_bytes() + like.slot_bytes) * PASTA_NV_SLOTS * BATCHES > pasta_nv_the_plan.memory / 2) {
+    /* the batches of launches in flight must fit into half of the memory */
+    const uint64_t launches = PASTA_PROBE_BATCHES * PASTA_NV_SLOTS;
+    while (like.stripes > 8 && (pasta_nv_words_bytes() + like.slot_bytes) * launches > pasta_nv_the_plan.memory / 2) {
         like.stripes /= 2;
         lay_out(&like);
     }

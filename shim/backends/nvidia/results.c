@@ -183,7 +183,7 @@ static uint64_t write_pairs(text *t, const pasta_nv_batch *b, uint32_t slot, con
     return amount;
 }
 
-/* `words` and `slot`: copies of those of the launch. */
+/* `words` and `slot` point to copies in host memory. */
 static void write_launch(text *t, const pasta_nv_batch *b, uint32_t number, const char *words, const char *slot,
                          uint64_t stream) {
     const pasta_nv_plan *plan = &pasta_nv_the_plan;
