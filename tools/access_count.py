@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from pasta.lazy import np
 from pasta.probes import Counter, probe
-from pasta.probes.kinds import KINDS, NAMES
+from pasta.probes.kinds import KIND, KINDS, NAMES, kinds_of
 from pasta.processors.kernel_names import kernel_names
 from pasta.processors.object_names import (
     ALIKE,
@@ -35,15 +35,20 @@ READ, WRITE, ATOMIC = range(3)
 OPERATIONS = 3
 #: Number of codes: one for each operation of each kind with an address space (from 1).
 CODES = OPERATIONS * max(kind.number for kind in KINDS if kind.space != "none")
-#: Kinds whose lanes access the same number of bytes.
-COUNTED_ALIKE = tuple(
-    kind.name for kind in KINDS if kind.space != "none" and kind.name != "async_copy"
+#: Kinds of which there are many, by number; the first ones have the numbers from 1.
+MANY = ("global", "shared", "local", "remote_shared", "matrix")
+LAST = len(MANY)
+#: Others, whose lanes access the same number of bytes.
+FEW = tuple(
+    kind.name for kind in KINDS if kind.space != "none" and kind.name not in (*MANY, "async_copy")
 )
+#: Kinds with objects, whose accesses are no asynchronous copies.
+ATTRIBUTED = tuple(kind for kind in kinds_of("global") if kind != "async_copy")
 LANES = 32
-#: Access size (bytes per lane) that maps count implicitly: `beyond` is relative to it.
-IMPLICIT_BYTES = 4
-#: … and that of full warps that are counted as `wide`: vectors, matrices and asynchronous copies.
-WIDE_BYTES = 16
+#: Bytes per lane of full warps that are counted by width; 0: of other accesses.
+WIDTHS = (0, 4, 8, 16)
+#: Bytes of an access to an object, and of an asynchronous copy, which `beyond` is relative to.
+USUAL_BYTES, COPIED_BYTES = 4, 16
 PAGE = 4096
 
 _COUNTS = ("instructions", "accesses", "reads", "writes", "atomics", "bytes")
@@ -60,53 +65,60 @@ class AccessCount(Tool):
     estimates = True
     top = option(10, help="rows of each table in the text report; the tables have all", minimum=1)
 
-    # On a GPU every nonzero amount is an atomic addition. A full warp that accesses 4 or 16 bytes
-    # per lane, the usual cases, costs one by kind:
-    #   instructions = full + wide + partial, accesses = 32 * (full + wide) + lanes,
-    #   bytes = 4 * accesses + 384 * wide + beyond,
-    #   modulo 2**64 (sizes below 4 wrap around and back).
-    by_kind = Counter(
-        by=("launch", "kernel", CODES), fields=("full", "wide", "partial", "lanes", "beyond")
+    # On a GPU every nonzero amount is an atomic addition. The usual cases cost one: full warps that
+    # access 4, 8 or 16 bytes per lane, and accesses of 4 bytes to an object, or copies of 16.
+    by_width = Counter(
+        by=("launch", "kernel", len(WIDTHS) * OPERATIONS * len(MANY)), fields=("instructions",)
     )
+    others = Counter(by=("launch", "kernel", CODES), fields=("instructions", "lanes", "bytes"))
     by_object = Counter(by=("launch", "kernel", "object"), fields=("accesses", "beyond"))
+    copies = Counter(by=("launch", "kernel", "object"), fields=("accesses", "beyond"))
 
-    @probe.on(*COUNTED_ALIKE, per="warp")
+    @probe.on(*MANY, per="warp")
     def count(access: Any, maps: Any) -> None:
-        """Count a warp's access by kind and operation; lanes and bytes only if they differ from the
-        usual."""
+        """Count a warp's access by kind, operation and width; lanes and bytes of unusual ones."""
         # atomics write, too: READ, WRITE or ATOMIC
-        code = OPERATIONS * (access.kind - 1) + access.is_write + access.is_atomic
+        operation = access.is_write + access.is_atomic
         lanes = access.lanes
-        if lanes != LANES:
-            beyond = lanes * (access.bytes - IMPLICIT_BYTES)
-            maps.by_kind.add(code, partial=1, lanes=lanes, beyond=beyond)
-        elif access.bytes == WIDE_BYTES:
-            maps.by_kind.add(code, wide=1)
-        else:
-            maps.by_kind.add(code, full=1, beyond=LANES * (access.bytes - IMPLICIT_BYTES))
+        bytes = access.bytes
+        width = (lanes == LANES) * ((bytes == 4) | 2 * (bytes == 8) | 3 * (bytes == 16))
+        maps.by_width.add(4 * (OPERATIONS * (min(access.kind, LAST) - 1) + operation) + width)
+        if width == 0:
+            code = OPERATIONS * (access.kind - 1) + operation
+            maps.others.add(code, lanes=lanes, bytes=lanes * bytes)
+
+    @probe.on(*FEW, per="warp")
+    def count_few(access: Any, maps: Any) -> None:
+        """Count a warp's access, or a transfer, by kind and operation."""
+        maps.others.add(
+            OPERATIONS * (access.kind - 1) + access.is_write + access.is_atomic,
+            instructions=1,
+            lanes=access.lanes,
+            bytes=access.warp_bytes,
+        )
 
     @probe.on("async_copy", per="warp")
     def count_copies(access: Any, maps: Any) -> None:
-        """The same of an asynchronous copy, whose lanes may copy different numbers of bytes."""
-        code = OPERATIONS * (access.kind - 1)
-        lanes = access.lanes
-        if lanes != LANES:
-            beyond = access.warp_bytes - IMPLICIT_BYTES * lanes
-            maps.by_kind.add(code, partial=1, lanes=lanes, beyond=beyond)
-        elif access.warp_bytes == LANES * WIDE_BYTES:
-            maps.by_kind.add(code, wide=1)
-        else:
-            maps.by_kind.add(code, full=1, beyond=access.warp_bytes - IMPLICIT_BYTES * LANES)
+        """Count a warp's asynchronous copy; `copies` has its lanes and bytes, which may differ."""
+        maps.others.add(OPERATIONS * (access.kind - 1), instructions=1)
 
-    @probe.global_memory
+    @probe.on("async_copy")
+    def attribute_copies(access: Any, maps: Any) -> None:
+        """Count a lane's asynchronous copy by object."""
+        maps.copies.add(access.object, accesses=1, beyond=access.bytes - COPIED_BYTES)
+
+    @probe.on(*ATTRIBUTED)
     def attribute(access: Any, maps: Any) -> None:
         """Count a lane's access by object."""
-        maps.by_object.add(access.object, accesses=1, beyond=access.bytes - IMPLICIT_BYTES)
+        maps.by_object.add(access.object, accesses=1, beyond=access.bytes - USUAL_BYTES)
 
     def result(self) -> Result:
         """Tables by kernel, kind, object and launch, and by operator if a framework is followed."""
-        rows = self._weighted(_decoded(self.by_kind.rows()))
-        objects = self._weighted(_with_bytes(self.by_object.rows()))
+        accesses = _with_bytes(self.by_object.rows(), USUAL_BYTES)
+        copies = _with_bytes(self.copies.rows(), COPIED_BYTES)
+        rows = self._weighted(_by_kind(self.by_width.rows(), self.others.rows(), copies))
+        objects = combined(np.concatenate([accesses, copies]), ["launch", *_OBJECT_KEYS])
+        objects = self._weighted(objects)
         kernels = self._kernels(rows, objects)
         return Result(
             summary=self._summary(rows, objects),
@@ -391,28 +403,47 @@ _TOUCHED_LABELS = {
 }
 
 
-def _decoded(rows: NDArray[Any]) -> NDArray[Any]:
-    """Rows of `by_kind` as launch, kernel, kind, `_COUNTS` and `_PARTS`, with operations merged."""
-    keys = [("launch", "u8"), ("kernel", "u4"), ("kind", "u1")]
-    found = np.zeros(len(rows), [*keys, *((name, "u8") for name in (*_COUNTS, *_PARTS))])
-    found["launch"], found["kernel"] = rows["launch"], rows["kernel"]
-    found["kind"] = rows["index"] // OPERATIONS + 1
-    full, wide = rows["full"] + rows["wide"], np.uint64(LANES * (WIDE_BYTES - IMPLICIT_BYTES))
-    found["instructions"] = full + rows["partial"]
-    found["accesses"] = accesses = np.uint64(LANES) * full + rows["lanes"]
-    found["bytes"] = np.uint64(IMPLICIT_BYTES) * accesses + wide * rows["wide"] + rows["beyond"]
+def _by_kind(by_width: NDArray[Any], others: NDArray[Any], copies: NDArray[Any]) -> NDArray[Any]:
+    """Counts by width, of other accesses, and of copies by object as launch, kernel, kind,
+    `_COUNTS` and `_PARTS`."""
+    code, width = np.divmod(by_width["index"], len(WIDTHS))
+    full = _kind_rows(by_width, np.asarray([KIND[name].number for name in MANY]), code)
+    full["instructions"] = by_width["instructions"]
+    full["accesses"] = LANES * by_width["instructions"] * (width > 0)
+    full["bytes"] = full["accesses"] * np.asarray(WIDTHS, np.uint64)[width]
+    rest = _kind_rows(others, np.arange(1, CODES // OPERATIONS + 1), others["index"])
+    for name, count in (
+        ("instructions", "instructions"),
+        ("accesses", "lanes"),
+        ("bytes", "bytes"),
+    ):
+        rest[name] = others[count]
+    read = np.full(len(copies), READ)
+    copied = _kind_rows(copies, np.asarray([KIND["async_copy"].number]), read)
+    copied["accesses"], copied["bytes"] = copies["accesses"], copies["bytes"]
+    operations = np.concatenate([code, others["index"], read]) % OPERATIONS
+    found = np.concatenate([full, rest, copied])
     for operation, name in enumerate(("reads", "writes", "atomics")):
-        mine = rows["index"] % OPERATIONS == operation
-        found[name] = np.where(mine, accesses, 0)
+        mine = operations == operation
+        found[name] = np.where(mine, found["accesses"], 0)
         found[_PARTS[operation]] = np.where(mine, found["bytes"], 0)
     return combined(found, ["launch", "kernel", "kind"])
 
 
-def _with_bytes(rows: NDArray[Any]) -> NDArray[Any]:
-    """Rows of `by_object` with `bytes` computed from `beyond`."""
+def _kind_rows(rows: NDArray[Any], kinds: NDArray[Any], codes: NDArray[Any]) -> NDArray[Any]:
+    """Empty counts of the same launches and kernels; `kinds`: by code // OPERATIONS."""
+    keys = [("launch", "u8"), ("kernel", "u4"), ("kind", "u1")]
+    found = np.zeros(len(rows), [*keys, *((name, "u8") for name in (*_COUNTS, *_PARTS))])
+    found["launch"], found["kernel"] = rows["launch"], rows["kernel"]
+    found["kind"] = kinds[codes // OPERATIONS]
+    return found
+
+
+def _with_bytes(rows: NDArray[Any], usual: int) -> NDArray[Any]:
+    """Rows by object with `bytes`: `usual` ones of each access, and those `beyond` them."""
     names = tuple("bytes" if name == "beyond" else name for name in rows.dtype.names or ())
     found = rows.astype(np.dtype([(name, rows.dtype[at]) for at, name in enumerate(names)]))
-    found["bytes"] += np.uint64(IMPLICIT_BYTES) * rows["accesses"]
+    found["bytes"] += np.uint64(usual) * rows["accesses"]
     return found
 
 

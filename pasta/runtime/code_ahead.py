@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pasta.runtime.probe_runtime import ProbeRuntime, Reading
 
 #: Seconds from one look at the kernels to the next: reading starts nvdisasm.
-_INTERVAL = 2.0
+_INTERVAL = 0.5
 
 
 class CodeAhead:

@@ -38,8 +38,9 @@ _REMOVED = (
 
 #: Slots of the rings that share a collector: they take less time than the start of Python.
 _FEW_SLOTS = 1 << 17
-#: Seconds for which a process has used its ring before a collector in reserve is started for it.
-_RESERVE_SECONDS = 1.0
+#: Seconds for which a process has used its ring before a collector in reserve is started for it,
+#: unless there are this many processors: then one has time for its imports.
+_RESERVE_SECONDS, _SPARE_PROCESSORS = 1.0, 4
 
 Say = Callable[[str], None]
 
@@ -181,12 +182,16 @@ class Rings:
             self._start_reserve()
 
     def _start_reserve(self) -> None:
-        """Starts a collector in reserve if a process runs for whose end one will be needed."""
-        now, wanted = time.monotonic(), False
+        """Starts a collector in reserve if a process runs for whose end one will be needed: with
+        probes it probably will, as soon as the program starts."""
+        now = time.monotonic()
+        spare = len(os.sched_getaffinity(0)) >= _SPARE_PROCESSORS
+        runs = self.wait_status is None
+        wanted = spare and runs and not self.watched and self.session.probes.exists()
         for each in self.watched.values():
             if each.ring.used and each.ended is None and each.collector is None:
                 each.used_since = each.used_since or now
-                wanted |= now - each.used_since >= _RESERVE_SECONDS
+                wanted |= spare or now - each.used_since >= _RESERVE_SECONDS
         if wanted:
             from pasta.runtime.reserve import Reserve  # not needed for short programs
 

@@ -166,11 +166,50 @@ class Objects(Tool):
         return Result(summary="")
 
 
-def test_object_is_looked_up_where_a_probe_compares_it() -> None:
-    def patch(tool: Tool) -> str:
-        text, _ = write(layout_of([tool]), instances_of([tool]), "13.5")
-        return text[text.index("def pasta_global(") :].split("\n\n")[0]
+class Warps(Tool):
+    """Counts warp instructions, lanes, and wavefronts."""
 
+    warps = Counter(by="launch")
+    lanes = Counter(by="launch")
+    waves = Counter(by="launch")
+
+    @probe.on("shared", "matrix", "remote_shared", per="warp")
+    def count(access, maps) -> None:  # type: ignore[no-untyped-def]
+        maps.warps.add()
+
+    @probe.on("shared")
+    def count_lanes(access, maps) -> None:  # type: ignore[no-untyped-def]
+        maps.lanes.add()
+
+    @probe.on("remote_shared", per="warp")
+    def count_waves(access, maps) -> None:  # type: ignore[no-untyped-def]
+        maps.waves.add(access.ways)
+
+    def result(self) -> Result:
+        return Result(summary="")
+
+
+def patch(tool: Tool, kind: str = "global") -> str:
+    text, _ = write(layout_of([tool]), instances_of([tool]), "13.5")
+    return text[text.index(f"def pasta_{kind}(") :].split("\n\n")[0]
+
+
+def test_lanes_with_nothing_to_do_leave_at_once() -> None:
+    rows, mask, first = "if lane_id() >= 8 * count:", "mask = activemask()", "is_first(mask)"
+    lines = patch(Warps(), "matrix").splitlines()
+    at = [next(i for i, line in enumerate(lines) if part in line) for part in (rows, mask, first)]
+    assert at == sorted(at)  # the mask is of lanes with a row
+    assert lines[at[2] + 1].strip() == "return 0"
+    assert sum(first in line for line in lines) == 1
+    for kind in (
+        "shared",
+        "remote_shared",
+    ):  # lanes that are counted, and whose addresses are compared
+        text = patch(Warps(), kind)
+        assert f"if {first} != 0:\n        t0_count(" in text and "== 0) |" not in text
+
+
+def test_object_is_looked_up_where_a_probe_compares_it() -> None:
     assert "found = find(user, address)\n    object = found - 1\n" in patch(Known())
     assert "find" not in patch(Objects()) and "object = 0\n" in patch(Objects())
 
@@ -188,8 +227,8 @@ def test_common_path_saves_no_registers(sm: int) -> None:
     text, patches = write(layout_of(tools), instances_of(tools), "13.5")
     usage = compile_patches(functions_of(text, arguments_of(patches)), sm).usage
     frames = dict(re.findall(r"properties for (\w+)\n +(\d+) bytes stack frame", usage))
-    most = {"pasta_global", "pasta_shared", "pasta_local"} & frames.keys()
-    assert "pasta_global" in most
+    most = {f"pasta_{kind}" for kind in ("global", "shared", "local", "matrix", "async_copy")}
+    assert most <= frames.keys()
     assert {frames[each] for each in most} == {"0"}
 
 

@@ -19,8 +19,8 @@ BIN_STRIPES = 16
 #: The most copies of the words of a launch, and of its objects; a power of two.
 STRIPES = 128
 #: The fewest copies of the words of a launch, and the share of the memory for probes that those of
-#: all launches in flight may take.
-_MIN_STRIPES, _SLOT_SHARE = 8, 3 / 8
+#: all launches in flight may take: without and with words of objects, which get what half leaves.
+_MIN_STRIPES, _SLOT_SHARES = 8, (3 / 8, 1 / 4)
 #: Rows of the table of program counters, a power of two.
 _PC_ROWS = 1 << 14
 _MAX_HASHES, _MAX_PLANES, _MAX_TRACES = 4, 4, 15
@@ -82,7 +82,8 @@ class Areas:
         """Copies of the words of a launch; 0 without words."""
         launches, stripes = constants()["BATCHES"] * constants()["SLOTS"], STRIPES
         each = launches * self.slot_stripe_bytes
-        while stripes > _MIN_STRIPES and stripes * each > _SLOT_SHARE * self.memory:
+        most = _SLOT_SHARES[self.object_words > 0] * self.memory
+        while stripes > _MIN_STRIPES and stripes * each > most:
             stripes //= 2
         return stripes if each else 0
 

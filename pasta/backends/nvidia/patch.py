@@ -120,8 +120,16 @@ def patch_text(
     fields = {field for each in called for field in each.probe.fields}
     if "launch" in fields:
         raise ToolError("access.launch is not known on the GPU", remedy='count by="launch" instead')
-    begin = ["user = launch_of(user)", "if user == 0:", "    return 0"]
-    lines = [*_arguments(kind, signature), "mask = activemask()"]
+    user, lines, mask = "user = launch_of(user)", _arguments(kind, signature), "mask = activemask()"
+    rows = _leave(_NO_ROW) if kind == "matrix" else []
+    led = kind in _FLAGGED and _only_leader(called, layout)
+    if led:  # one test for all lanes that do nothing: a branch takes as long as an addition
+        idle = f"(user == 0) | ({_IS_PREFETCH}) | (is_first(mask) == 0)"
+        begin = [*rows, user, mask, *_leave(idle)]
+    else:
+        begin = [user, *_leave("user == 0")]
+        prefetch = _leave(_IS_PREFETCH) if kind in _FLAGGED else []
+        lines = [*prefetch, *rows, *lines, mask]
     if fields & {"lane", "ways"} or kind in _UNIFORM:
         lines.append("lane = lane_id()")
     guard = _guard(called, layout)
@@ -130,7 +138,7 @@ def patch_text(
     if fields & {"value", "value_high", "has_value"}:
         lines += _value(kind)
     if kind in _PER_WARP:
-        lines += ["if not is_first(mask):", "    return 0"]
+        lines += _leave("not is_first(mask)")
     if kind in _UNIFORM:  # all active lanes have the same transfer: the first counts it
         lines += ["counted = 1 << lane", "counts = is_first(mask)"]
         lines += ["number = popc(mask & (counted - 1))", "sharing = popc(mask)"]
@@ -141,7 +149,7 @@ def patch_text(
         lines.append("together = equal_lanes(mask, bytes)")  # lanes may differ in bytes
     shared = [each for each in located if _shares(each, layout)]
     located = [each for each in located if each not in shared] + shared
-    lines += _calls(kind, plain, layout, set(), late=False)
+    lines += _calls(kind, plain, layout, set(), late=False, led=led)
     if located:
         late = _late(kind, located, layout)
         given = KIND[kind].space == "global"
@@ -159,6 +167,21 @@ def patch_text(
     lines.append("return 0")
     text = "\n".join(f"    {line}" for line in lines)
     return f"def {name}({arguments}):\n{text}"
+
+
+#: Fields for which all lanes of an access compare addresses.
+_COMPARED = {"sectors", "ideal_sectors", "ways"}
+
+
+def _only_leader(called: Sequence[Instance], layout: Layout) -> bool:
+    """Whether only the first lane of a warp has something to do."""
+    return not any(
+        each.probe.per == "lane"
+        or _COMPARED & {*each.probe.fields}
+        or need_object([each], layout)
+        or traces_whole(each, layout)
+        for each in called
+    )
 
 
 #: Fields that a guard may test because they cost next to nothing.
@@ -190,11 +213,18 @@ def _guard(called: Sequence[Instance], layout: Layout) -> list[str]:
 
 
 def _calls(
-    kind: str, called: Sequence[Instance], layout: Layout, before: set[str], *, late: bool
+    kind: str,
+    called: Sequence[Instance],
+    layout: Layout,
+    before: set[str],
+    *,
+    late: bool,
+    led: bool = False,
 ) -> list[str]:
     """Lines that compute `env` and the fields of probes, except those in `before`, and calls.
 
-    `late`: the only map that uses the object looks it up.
+    `late`: the only map that uses the object looks it up. `led`: other lanes than the first have
+    left.
     """
     uniform = kind in _UNIFORM
     per_warp = kind in _PER_WARP
@@ -240,7 +270,8 @@ def _calls(
         lines.append(f"env = ({common}, {int(warp or alone)}{tail})")
         given = ", ".join((*each.probe.fields, "env"))
         call = f"{prefix_of(each, layout)}{each.probe.name}({given})"
-        lines += [f"if {once} != 0:", f"    {call}"] if warp and not all_lanes else [call]
+        guarded = warp and not (all_lanes or led)
+        lines += [f"if {once} != 0:", f"    {call}"] if guarded else [call]
     return lines
 
 
@@ -294,36 +325,44 @@ def _places(called: Sequence[Instance], layout: Layout) -> list[Place[Any]]:
     return [layout.place_of(each.probe.tool, op.map) for each in called for op in each.probe.ops]
 
 
+#: Kinds with flags.
+_FLAGGED = ("global", "shared", "local", "remote_shared", "matrix")
+#: A prefetch accesses nothing.
+_IS_PREFETCH = "flags & 8 != 0"
+#: A matrix has eight rows of 16 bytes: other lanes have none.
+_NO_ROW = "lane_id() >= 8 * count"
+
+
+def _leave(test: str) -> list[str]:
+    return [f"if {test}:", "    return 0"]
+
+
 def _arguments(kind: str, signature: Signature) -> list[str]:
     """Lines that set address, bytes, is_read, is_write, is_atomic, kind, rows and stride."""
     number = f"kind = {KIND[kind].number}"
     plain = ["rows = 1", "stride = 0", number]
     names = {name for name, _ in signature.arguments}
-    if kind in ("global", "shared", "local", "remote_shared", "matrix"):
-        lines = [
-            "if flags & 8 != 0:",  # a prefetch accesses nothing
-            "    return 0",
+    if kind in _FLAGGED:
+        return [
             "bytes = size",
             "is_atomic = int((flags & 3) == 3 or (flags & 0x104) != 0)",
             "is_read = (flags & 1) | is_atomic",
             "is_write = (lshr(flags, 1) & 1) | is_atomic",
+            *plain,
         ]
-        if kind == "matrix":  # eight rows of 16 bytes for each matrix: other lanes have none
-            lines += ["if lane_id() >= 8 * count:", "    return 0"]
-        return [*lines, *plain]
     reads = kind in ("async_copy", "bulk_load", "tensor_load", "bulk_shared")
     flags = [f"is_read = {int(reads)}", f"is_write = {int(not reads)}", "is_atomic = 0"]
     if kind == "bulk_reduction":
         flags = ["is_read = 1", "is_write = 1", "is_atomic = 1"]
     if kind == "async_copy":
         size = "bytes = (size - filled) & 31" if "filled" in names else "bytes = size"
-        return [size, "if address == 0 or bytes == 0:", "    return 0", *flags, *plain]
+        return [size, *_leave("address == 0 or bytes == 0"), *flags, *plain]
     if kind == "async_store":
         return ["bytes = size", *flags, *plain]
     if kind in ("bulk_load", "bulk_store", "bulk_reduction", "bulk_shared"):
         return ["bytes = (blocks & 0xFFFF) * 16", *flags, *plain]
     if kind in ("tensor_load", "tensor_store"):
-        return [*_tensor(), "if bytes == 0:", "    return 0", *flags, number]
+        return [*_tensor(), *_leave("bytes == 0"), *flags, number]
     return ["bytes = 0", "is_read = 0", "is_write = 0", "is_atomic = 0", *plain]
 
 

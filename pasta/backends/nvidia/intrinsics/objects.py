@@ -117,6 +117,7 @@ _AT_ROW = """{
 .reg .b32 row, stripe, bytes, mask;
 mov.b32 row, $2;
 ld.global.v2.b64 {$0, words}, [$1+L_ROWS];
+mov.u32 stripe, %smid;
 mov.b64 {bytes, mask}, words;
 setp.lt.s32 p, mask, 0;
 @p bra place${:uid};
@@ -170,8 +171,8 @@ hashed${:uid}:
 ld.global.b64 $0, [$1+L_ROWS];
 ld.global.b32 bytes, [$1+L_STRIPE_BYTES];
 ld.global.b32 mask, [$1+L_STRIPE_MASK];
-place${:uid}:
 mov.u32 stripe, %smid;
+place${:uid}:
 and.b32 stripe, stripe, mask;
 mul.lo.u32 stripe, stripe, bytes;
 mad.lo.u32 stripe, row, BYTES, stripe;
