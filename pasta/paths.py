@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import sysconfig
+from importlib.util import find_spec
 from pathlib import Path
 
 from pasta import private
@@ -21,6 +22,18 @@ def presets() -> Path:
     """Directory of the built-in presets: pasta/toml in a wheel, toml/ beside it in a checkout."""
     installed = PACKAGE / "toml"
     return installed if installed.is_dir() else PACKAGE.parent / "toml"
+
+
+def installed(package: str) -> str:
+    """Name of a package's metadata, which ends with its version; empty if it is not installed.
+
+    importlib.metadata would import the parser of e-mails.
+    """
+    found = find_spec(package)
+    if found is None or found.origin is None:
+        return ""
+    beside = Path(found.origin).parent.parent
+    return " ".join(sorted(each.name for each in beside.glob(f"{package}-*.*-info")))
 
 
 def cache(*parts: str, make: bool = False) -> Path:

@@ -16,7 +16,6 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
-from importlib.util import find_spec
 from pathlib import Path
 
 from pasta import paths, private
@@ -125,24 +124,12 @@ def key_of(digest: bytes) -> str:
 @cache
 def _compilers() -> bytes:
     """Versions of everything that turns a source into code."""
-    versions = (_version("numba"), _version("llvmlite"), sys.version)
+    versions = (paths.installed("numba"), paths.installed("llvmlite"), sys.version)
     own = [
         Path(__file__).with_name(name).read_bytes()
         for name in ("lowering.py", "image.py", "linking.py", "ir.py")
     ]
     return hashlib.sha256(b"\0".join([*(each.encode() for each in versions), *own])).digest()
-
-
-def _version(package: str) -> str:
-    """Name of a package's metadata, which ends with its version; empty if it is not installed.
-
-    importlib.metadata would import the parser of e-mails.
-    """
-    found = find_spec(package)
-    if found is None or found.origin is None:
-        return ""
-    beside = Path(found.origin).parent.parent
-    return " ".join(sorted(each.name for each in beside.glob(f"{package}-*.*-info")))
 
 
 @cache

@@ -16,7 +16,7 @@ import pytest
 
 from pasta import abi
 from pasta.backends.nvidia.areas import BIN_STRIPES
-from pasta.backends.nvidia.nvptx import find_ptxas
+from pasta.backends.nvidia.libraries import find_ptxas
 from pasta.errors import MissingDependency
 from pasta.sass.disassembly import disassemble, find_nvdisasm
 from tests.support import fake_gpu

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pasta.backends.nvidia import checks as nvidia_checks
-from pasta.backends.nvidia.nvptx import find_ptxas
+from pasta.backends.nvidia.libraries import find_ptxas
 from pasta.backends.nvidia.signatures import VERSIONS
 from pasta.cli import doctor
 from pasta.cli.main import parse

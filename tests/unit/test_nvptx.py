@@ -22,11 +22,11 @@ from pasta.backends.nvidia.intrinsics import (
     popc,
     smid,
 )
+from pasta.backends.nvidia.libraries import find_ptxas
 from pasta.backends.nvidia.nvptx import (
     PatchError,
     PatchFunction,
     compile_patches,
-    find_ptxas,
     to_ptx,
 )
 from pasta.errors import MissingDependency

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from pasta import private
-from pasta.backends.nvidia.nvptx import compile_patches, find_ptxas
+from pasta.backends.nvidia.libraries import find_ptxas
+from pasta.backends.nvidia.nvptx import compile_patches
 from pasta.backends.nvidia.patches import write
 from pasta.backends.nvidia.plan import (
     arguments_of,
@@ -237,7 +238,7 @@ def test_missing_ptxas_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr("pasta.paths.module_path", list)
-    monkeypatch.setattr("pasta.backends.nvidia.nvptx.os.access", lambda path, mode: False)
+    monkeypatch.setattr("os.access", lambda path, mode: False)
     find_ptxas.cache_clear()
     with pytest.raises(MissingDependency) as raised:
         find_ptxas()

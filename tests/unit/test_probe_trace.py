@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from pasta._native import ffi
 from pasta.backends.nvidia import trace_records as trace
-from pasta.backends.nvidia.nvptx import compile_patches, find_ptxas
+from pasta.backends.nvidia.libraries import find_ptxas
+from pasta.backends.nvidia.nvptx import compile_patches
 from pasta.backends.nvidia.patches import write
 from pasta.backends.nvidia.plan import arguments_of, functions_of, instances_of, layout_of
 from pasta.backends.nvidia.structs import constants

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pasta.backends.nvidia.architectures import find_architecture
-from pasta.backends.nvidia.nvptx import find_ptxas
+from pasta.backends.nvidia.libraries import find_ptxas
 from pasta.backends.nvidia.roof_kernels import COPY, READ, Kernel, kernels
 from pasta.errors import MissingDependency
 from pasta.processors.architecture import CACHE, is_bandwidth

@@ -18,9 +18,9 @@ WORD = 8
 BIN_STRIPES = 16
 #: The most copies of the words of a launch, and of its objects; a power of two.
 STRIPES = 128
-#: The fewest copies of the words of a launch, and the share of the memory for probes that those of
-#: all launches in flight may take: without and with words of objects, which get what half leaves.
-_MIN_STRIPES, _SLOT_SHARES = 8, (3 / 8, 1 / 4)
+#: The share of the memory for probes that the words of all launches in flight may take, without and
+#: with words of objects, which get what half leaves.
+_SLOT_SHARES = 3 / 8, 1 / 4
 #: Rows of the table of program counters, a power of two.
 _PC_ROWS = 1 << 14
 _MAX_HASHES, _MAX_PLANES, _MAX_TRACES = 4, 4, 15
@@ -80,10 +80,10 @@ class Areas:
     @property
     def slot_stripes(self) -> int:
         """Copies of the words of a launch; 0 without words."""
-        launches, stripes = constants()["BATCHES"] * constants()["SLOTS"], STRIPES
-        each = launches * self.slot_stripe_bytes
+        shared, stripes = constants(), STRIPES
+        each = shared["BATCHES"] * shared["SLOTS"] * self.slot_stripe_bytes
         most = _SLOT_SHARES[self.object_words > 0] * self.memory
-        while stripes > _MIN_STRIPES and stripes * each > most:
+        while stripes > shared["MIN_STRIPES"] and stripes * each > most:
             stripes //= 2
         return stripes if each else 0
 

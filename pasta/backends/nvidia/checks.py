@@ -122,7 +122,7 @@ def _mig_devices() -> tuple[list[str], list[str]]:
 
 
 def _probes() -> Iterator[Check]:
-    from pasta.backends.nvidia.nvptx import find_ptxas
+    from pasta.backends.nvidia.libraries import find_ptxas
     from pasta.sass.disassembly import find_nvdisasm
 
     try:

@@ -1,10 +1,12 @@
-"""Search for NVIDIA's Compute Sanitizer and CUPTI libraries."""
+"""Search for NVIDIA's Compute Sanitizer and CUPTI libraries, and ptxas."""
 
 from __future__ import annotations
 
 import os
+from functools import cache
 from pathlib import Path
 
+from pasta.errors import MissingDependency
 from pasta.sass.toolkit import find_cuda_file
 
 
@@ -33,3 +35,23 @@ def find_cupti() -> Path | None:
         if found := find_cuda_file(wheels, toolkit):
             return found
     return None
+
+
+@cache
+def find_ptxas() -> Path:
+    """ptxas: PASTA_PTXAS, the wheel nvidia-cuda-nvcc, a CUDA toolkit, or PATH, in that order.
+
+    Raises MissingDependency.
+    """
+    named = os.environ.get("PASTA_PTXAS")
+    if named:
+        if os.access(named, os.X_OK):
+            return Path(named)
+        raise MissingDependency(f"PASTA_PTXAS names {named}, which is not executable")
+    found = find_cuda_file(("cu[0-9]*/bin/ptxas", "cuda_nvcc/bin/ptxas"), "bin/ptxas", program=True)
+    if found:
+        return found
+    raise MissingDependency(
+        "probes on NVIDIA GPUs need ptxas, which was not found",
+        remedy="pip install nvidia-cuda-nvcc, or name ptxas in PASTA_PTXAS",
+    )

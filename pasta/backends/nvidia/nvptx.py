@@ -10,19 +10,16 @@ functions of the host is rejected.
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
-import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any
 
+from pasta.backends.nvidia.libraries import find_ptxas
 from pasta.compiled.ir import RAISED, checked_call, without_environments
-from pasta.errors import MissingDependency, PastaError
-from pasta.sass.toolkit import find_cuda_file
+from pasta.errors import PastaError
 
 _LAYOUT = "e-p6:32:32-i64:64-i128:128-i256:256-v16:16-v32:32-n16:32:64"
 #: Architectures and PTX versions to compile for: ptxas translates PTX for later architectures.
@@ -53,26 +50,6 @@ class Patches:
     usage: str
 
 
-@cache
-def find_ptxas() -> Path:
-    """ptxas: PASTA_PTXAS, the wheel nvidia-cuda-nvcc, a CUDA toolkit, or PATH, in that order.
-
-    Raises MissingDependency.
-    """
-    named = os.environ.get("PASTA_PTXAS")
-    if named:
-        if os.access(named, os.X_OK):
-            return Path(named)
-        raise MissingDependency(f"PASTA_PTXAS names {named}, which is not executable")
-    found = find_cuda_file(("cu[0-9]*/bin/ptxas", "cuda_nvcc/bin/ptxas"), "bin/ptxas", program=True)
-    if found:
-        return found
-    raise MissingDependency(
-        "probes on NVIDIA GPUs need ptxas, which was not found",
-        remedy="pip install nvidia-cuda-nvcc, or name ptxas in PASTA_PTXAS",
-    )
-
-
 def compile_patches(
     functions: Sequence[PatchFunction],
     sm: int,
@@ -84,6 +61,8 @@ def compile_patches(
 
     Raises PatchError if Numba, LLVM or ptxas rejects them, MissingDependency without ptxas.
     """
+    import tempfile
+
     ptxas = find_ptxas()
     ptx = to_ptx(functions, sm, processes)
     if before_ptxas:

@@ -17,11 +17,9 @@ import os
 import re
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -177,14 +175,14 @@ def device_architectures() -> list[int]:
 
 
 def _key(text: str, version: str, sm: int) -> str:
-    from pasta.backends.nvidia.nvptx import find_ptxas
+    from pasta.backends.nvidia.libraries import find_ptxas
 
     here, compiled = Path(__file__).parent, paths.PACKAGE / "compiled"
     sources = [path for name in _SOURCES for path in sorted(here.glob(name))]
     ptxas = find_ptxas()
     parts = [
         text, version, str(sm), str(ptxas), str(ptxas.stat().st_mtime_ns),
-        metadata.version("numba"), metadata.version("llvmlite"), sys.version.split()[0],
+        paths.installed("numba"), paths.installed("llvmlite"), sys.version.split()[0],
         *(path.read_text() for path in (*(compiled / name for name in _COMPILED), *sources)),
     ]  # fmt: skip
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
@@ -248,6 +246,8 @@ class _Compiler:
                 self._start(request, lock.fileno())
 
     def _start(self, request: dict[str, object], lock: int) -> None:
+        import tempfile
+
         from pasta.own_python import own_python
 
         read_end, write_end = os.pipe()

@@ -30,6 +30,7 @@ def constants() -> dict[str, int]:
 
     return {
         "TRIES": lib.PASTA_PROBE_TRIES,
+        "MIN_STRIPES": lib.PASTA_PROBE_MIN_STRIPES,
         "NODES": lib.PASTA_PROBE_NODES,
         "IS_NODE": lib.PASTA_PROBE_IS_NODE,
         "SLOTS": lib.PASTA_PROBE_SLOTS,

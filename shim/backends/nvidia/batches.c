@@ -92,7 +92,7 @@ static pasta_nv_batch *make_batch(pasta_nv_prober *p, const pasta_nv_version *v)
     lay_out(&like);
     /* the batches of launches in flight must fit into half of the memory */
     const uint64_t launches = PASTA_PROBE_BATCHES * PASTA_NV_SLOTS;
-    while (like.stripes > 8 && (pasta_nv_words_bytes() + like.slot_bytes) * launches > pasta_nv_the_plan.memory / 2) {
+    while (like.stripes > PASTA_PROBE_MIN_STRIPES && (pasta_nv_words_bytes() + like.slot_bytes) * launches > pasta_nv_the_plan.memory / 2) {
         like.stripes /= 2;
         lay_out(&like);
     }
