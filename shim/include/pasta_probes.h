@@ -74,15 +74,22 @@ typedef struct pasta_object_range {
     uint32_t plane;      /* first word in every plane; all ones: none */
 } pasta_object_range;
 
-/* In a bucket: the first range that ends behind its begin, by its number from 1; and whether it holds
- * all of the bucket.  Else the ranges up to that of the next bucket are looked at. */
+/* A bucket has the first range that ends behind its begin, by its number from 1, and how many more begin in it
+ * (PASTA_PROBE_MANY: that many or more); or WHOLE and the range that holds all of it; or PARTS and how far behind it the
+ * first of its equal parts is, which are buckets too. */
 #define PASTA_PROBE_WHOLE 0x80000000
+enum {
+    PASTA_PROBE_PARTS = 1 << 30,
+    PASTA_PROBE_MORE_SHIFT = 24,
+    PASTA_PROBE_MANY = 63,
+    PASTA_PROBE_PARTS_SHIFT = 8, /* log2 of the parts of a bucket */
+};
 
 /* Addresses from `base` on are cut in buckets of 1 << shift bytes, the last of which is last_bucket. */
 typedef struct pasta_object_cluster {
-    uint64_t base; /* a multiple of 1 << PASTA_PROBE_BASE_SHIFT */
+    uint64_t base; /* a multiple of 1 << PASTA_PROBE_BASE_SHIFT and of 1 << shift */
     uint32_t shift, last_bucket;
-    uint64_t buckets; /* end of uint32_t[last_bucket + 2]: bucket n is the (n + 1)th before it */
+    uint64_t buckets; /* end of uint32_t[…]: bucket n is the (n + 1)th before it, and parts follow the last one */
     uint64_t unused;
 } pasta_object_cluster;
 

@@ -32,12 +32,19 @@ static const pasta_object_range *find(const pasta_object_table *table, uint64_t 
     }
     const uint32_t *end = (const uint32_t *)(uintptr_t)c.buckets;
     const pasta_object_range *ranges = (const void *)(uintptr_t)table->ranges;
-    uint32_t low = *(end - bucket - 1), high = *(end - bucket - 2) & ~PASTA_PROBE_WHOLE;
-    if (low & PASTA_PROBE_WHOLE) {
-        const pasta_object_range *whole = &ranges[(low & ~PASTA_PROBE_WHOLE) - 1];
+    const uint32_t *entry = end - bucket - 1;
+    if (!(*entry & PASTA_PROBE_WHOLE) && *entry & PASTA_PROBE_PARTS) {
+        uint64_t part = address >> (c.shift - PASTA_PROBE_PARTS_SHIFT) & ((1 << PASTA_PROBE_PARTS_SHIFT) - 1);
+        entry -= (*entry & ~PASTA_PROBE_PARTS) + part;
+        CHECK(*entry & PASTA_PROBE_WHOLE || !(*entry & PASTA_PROBE_PARTS));
+    }
+    if (*entry & PASTA_PROBE_WHOLE) {
+        const pasta_object_range *whole = &ranges[(*entry & ~PASTA_PROBE_WHOLE) - 1];
         CHECK(whole < ranges + table->count && address - whole->start < whole->size);
         return whole;
     }
+    uint32_t low = *entry & ((1 << PASTA_PROBE_MORE_SHIFT) - 1), more = *entry >> PASTA_PROBE_MORE_SHIFT;
+    uint32_t high = more == PASTA_PROBE_MANY ? table->count : low + more;
     CHECK(low >= 1 && low <= high && high <= table->count);
     while (low < high) {
         uint32_t middle = (low + high + 1) / 2;
@@ -69,6 +76,7 @@ static pasta_object_table *table_of(const pasta_nv_allocation *objects, size_t c
     CHECK(t->ranges % 32 == 0 && (!count || t->ranges == t->cluster[0].buckets));
     for (uint32_t i = 0; i < t->clusters; i++) {
         CHECK(t->cluster[i].base % (1 << PASTA_PROBE_BASE_SHIFT) == 0);
+        CHECK(t->cluster[i].base % (UINT64_C(1) << t->cluster[i].shift) == 0);
         CHECK(t->cluster[i].last_bucket < PASTA_PROBE_BUCKETS && t->cluster[i].shift < 64);
     }
     return exact;

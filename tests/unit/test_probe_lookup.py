@@ -188,6 +188,27 @@ def test_large_objects_are_found_by_the_bucket_alone(source: ctypes.CDLL) -> Non
         assert launch.run(text, WIDE["find"], r1=USER, r2=address)["$0"] == 2
 
 
+def test_small_tensors_are_found_by_the_parts_of_their_bucket(source: ctypes.CDLL) -> None:
+    """Beside large ones, which make buckets longer than many tensors together."""
+    start, size, large = 0x7F4D_0000_0000, 16 << 10, 64 << 20
+    tensors = [(start + size * number, size) for number in range(100)]
+    launch = Launch(source, [*tensors, (start + large, large)])
+    launch.forget_ranges()
+    text = define.fill_in(lookups._FIND, lookups._NO_OFFSET)
+    for number, (address, _) in enumerate(tensors, 1):
+        middle = address + size // 2
+        assert launch.run(text, WIDE["find"], r1=USER, r2=middle)["$0"] == number
+
+
+def test_many_objects_in_one_part_are_searched(source: ctypes.CDLL) -> None:
+    start = 0x7F4D_0000_0000
+    launch = Launch(
+        source, [(start + 16 * n, 12) for n in range(300)] + [(start + (1 << 30), 1 << 34)]
+    )
+    for address in (*range(start, start + 16 * 300, 5), start + (1 << 30), start + (1 << 33)):
+        assert launch.find(address) == launch.owner(address), hex(address)
+
+
 def small(count: int) -> list[tuple[int, int]]:
     return [(0x7F4D_0000_0000 + 512 * number, 400) for number in range(count)]
 

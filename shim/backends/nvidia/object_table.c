@@ -2,8 +2,8 @@
  *
  * Ranges sorted by address, and over each cluster of them (the driver gives device, managed and
  * pinned memory from areas far apart) an array of buckets with the first range of each.  Where an object
- * covers all of a bucket nothing more is read; else the next bucket and, with as many buckets as ranges,
- * one range.
+ * covers all of a bucket nothing more is read.  A bucket of several ranges is divided once more: frameworks keep
+ * hundreds of small tensors side by side, and each step of a search among them is a load that waits for the one before.
  */
 #include <pthread.h>
 #include <stdlib.h>
@@ -12,7 +12,15 @@
 #include "../../include/pasta_probes.h"
 #include "source.h"
 
-enum { BUCKETS_PER_RANGE = 4, MIN_BUCKETS = 1024, GRANULES_PER_WORD = 32, MAX_SHIFT = 40 };
+enum {
+    BUCKETS_PER_RANGE = 4,
+    MIN_BUCKETS = 1024,
+    PARTS = 1 << PASTA_PROBE_PARTS_SHIFT,
+    MIN_DIVIDED = 64, /* buckets of a cluster that are divided, at most: these, and one of … */
+    RANGES_PER_DIVIDED = 4, /* … ranges */
+    GRANULES_PER_WORD = 32,
+    MAX_SHIFT = 40
+};
 
 /* ---- bins and planes of an object: assigned once, kept while it lives or is in use ---- */
 
@@ -264,28 +272,89 @@ static void fill_ranges(pasta_object_range *ranges, const pasta_nv_allocation *o
     pthread_mutex_unlock(&changing);
 }
 
-/* The first and the last bucket may reach into other clusters: they refer to the ranges there too.
- * Equal buckets are written together: those before a range begins, and those that it covers. */
-static void fill_buckets(uint32_t *end, const pasta_object_cluster *c, const pasta_object_range *ranges,
-                         size_t first, size_t count) {
-    uint64_t left = c->last_bucket + UINT64_C(2), begin = c->base, bytes = UINT64_C(1) << c->shift;
-    size_t low = first;
-    while (low && ranges[low - 1].start + ranges[low - 1].size > c->base) low--;
-    while (left) {
-        while (low < count - 1 && ranges[low].start + ranges[low].size <= begin) low++;
-        uint64_t start = ranges[low].start, stop = start + ranges[low].size, same = left;
-        uint32_t bucket = (uint32_t)(low + 1);
-        if (start > begin) {
-            same = ((start - begin - 1) >> c->shift) + 1;
-        } else if (stop > begin) {
-            same = (stop - begin) >> c->shift;
-            if (same) bucket |= PASTA_PROBE_WHOLE;
-            else same = 1;
+/* Buckets of 1 << shift bytes from `begin` on. */
+typedef struct walk {
+    const pasta_object_range *ranges;
+    size_t count, low;
+    uint64_t begin;
+    uint32_t shift;
+} walk;
+
+/* Equal buckets: those that no range touches, or that one covers; or one bucket, in which `more` ranges begin. */
+typedef struct run {
+    uint64_t buckets;
+    uint32_t first, more;
+    bool whole;
+} run;
+
+/* The first and the last bucket may reach into other clusters: they refer to the ranges there too. */
+static run next_run(walk *w, uint64_t left) {
+    const pasta_object_range *r = w->ranges;
+    uint64_t bytes = UINT64_C(1) << w->shift;
+    while (w->low < w->count - 1 && r[w->low].start + r[w->low].size <= w->begin) w->low++;
+    uint64_t start = r[w->low].start, stop = start + r[w->low].size;
+    run found = {.buckets = 1, .first = (uint32_t)w->low + 1};
+    if (stop <= w->begin) {
+        found.buckets = left;
+    } else if (start > w->begin && start - w->begin >= bytes) {
+        found.buckets = (start - w->begin) >> w->shift;
+    } else if (start <= w->begin && stop - w->begin >= bytes) {
+        found.buckets = (stop - w->begin) >> w->shift;
+        found.whole = true;
+    } else {
+        size_t next = w->low + 1;
+        while (next < w->count && r[next].start - w->begin < bytes) next++;
+        found.more = (uint32_t)(next - w->low - 1);
+    }
+    if (found.buckets > left) found.buckets = left;
+    w->begin += found.buckets * bytes;
+    return found;
+}
+
+static uint32_t entry_of(run r) {
+    if (r.whole) return r.first | PASTA_PROBE_WHOLE;
+    return r.first | (r.more < PASTA_PROBE_MANY ? r.more : PASTA_PROBE_MANY) << PASTA_PROBE_MORE_SHIFT;
+}
+
+static walk walk_of(const pasta_object_cluster *c, const pasta_object_range *ranges, size_t first, size_t count) {
+    while (first && ranges[first - 1].start + ranges[first - 1].size > c->base) first--;
+    return (walk){ranges, count, first, c->base, c->shift};
+}
+
+/* How many ranges more than its first one begin in a bucket that is not divided, and how many are divided. */
+static uint32_t undivided(walk w, uint64_t buckets, uint64_t *divided) {
+    uint64_t most = MIN_DIVIDED + w.count / RANGES_PER_DIVIDED, with[32] = {0}; /* that many or more, to the power of 2 */
+    *divided = 0;
+    if (w.shift < PASTA_PROBE_PARTS_SHIFT) return UINT32_MAX;
+    for (uint64_t left = buckets; left;) {
+        run r = next_run(&w, left);
+        left -= r.buckets;
+        for (uint32_t power = 0; power < 32 && r.more >> power; power++) with[power]++;
+    }
+    for (uint32_t power = 0; power < 32; power++)
+        if (with[power] <= most) {
+            *divided = with[power];
+            return (uint32_t)((UINT64_C(1) << power) - 1);
         }
-        if (same > left) same = left;
-        for (uint64_t i = 0; i < same; i++) *--end = bucket;
-        begin += same * bytes;
-        left -= same;
+    return UINT32_MAX;
+}
+
+/* Buckets lie before `end`, the first one last. */
+static void fill_buckets(uint32_t *end, walk w, uint64_t buckets, uint32_t most) {
+    uint64_t parts = buckets; /* where the next ones begin */
+    for (uint64_t at = 0; at < buckets;) {
+        walk inside = w;
+        run r = next_run(&w, buckets - at);
+        if (r.more > most) {
+            end[-1 - (int64_t)at] = PASTA_PROBE_PARTS | (uint32_t)(parts - at);
+            inside.low = r.first - 1;
+            inside.shift -= PASTA_PROBE_PARTS_SHIFT;
+            fill_buckets(end - parts, inside, PARTS, UINT32_MAX);
+            parts += PARTS;
+            at++;
+        }
+        else
+            for (uint64_t last = at + r.buckets; at < last; at++) end[-1 - (int64_t)at] = entry_of(r);
     }
 }
 
@@ -298,6 +367,12 @@ static int by_bytes(const void *a, const void *b) {
 void *pasta_nv_table_image(const pasta_nv_allocation *objects, size_t count, size_t *bytes) {
     gap cuts[PASTA_PROBE_CLUSTERS];
     span spans[PASTA_PROBE_CLUSTERS];
+    walk walks[PASTA_PROBE_CLUSTERS];
+    uint32_t most[PASTA_PROBE_CLUSTERS];
+    if (count >> PASTA_PROBE_MORE_SHIFT) return NULL;
+    pasta_object_range *ranges = malloc((count + 1) * sizeof *ranges);
+    if (!ranges) return NULL;
+    fill_ranges(ranges, objects, count);
     pasta_object_table table = {.count = (uint32_t)count, .clusters = part(objects, count, cuts)};
     for (uint32_t i = 0; i < table.clusters; i++) {
         size_t first = i ? cuts[i - 1].at : 0, last = cuts[i].at;
@@ -308,24 +383,28 @@ void *pasta_nv_table_image(const pasta_nv_allocation *objects, size_t count, siz
     for (uint32_t i = 0; i < table.clusters; i++) {
         const pasta_nv_allocation *first = &objects[spans[i].first], *last = &objects[spans[i].last - 1];
         pasta_object_cluster *c = &table.cluster[i];
-        c->base = first->address >> PASTA_PROBE_BASE_SHIFT << PASTA_PROBE_BASE_SHIFT;
-        uint64_t length = last->address + last->bytes - c->base;
-        c->shift = shift_for(length, spans[i].last - spans[i].first);
-        c->last_bucket = (uint32_t)((length - 1) >> c->shift);
-        at = aligned(at + ((uint64_t)c->last_bucket + 2) * sizeof(uint32_t));
+        uint64_t base = first->address >> PASTA_PROBE_BASE_SHIFT << PASTA_PROBE_BASE_SHIFT, divided;
+        uint64_t stop = last->address + last->bytes;
+        c->shift = shift_for(stop - base, spans[i].last - spans[i].first);
+        c->base = base >> c->shift << c->shift;
+        c->last_bucket = (uint32_t)((stop - c->base - 1) >> c->shift);
+        walks[i] = walk_of(c, ranges, spans[i].first, count);
+        most[i] = undivided(walks[i], c->last_bucket + UINT64_C(1), &divided);
+        at = aligned(at + (c->last_bucket + UINT64_C(1) + divided * PARTS) * sizeof(uint32_t));
         c->buckets = at;
         if (!i) at += count * sizeof(pasta_object_range);
     }
     table.ranges = table.clusters ? table.cluster[0].buckets : aligned(at);
     *bytes = aligned(at);
     char *image = calloc(1, *bytes);
-    if (!image) return NULL;
-    memcpy(image, &table, sizeof table);
-    pasta_object_range *ranges = (void *)(image + table.ranges);
-    fill_ranges(ranges, objects, count);
-    for (uint32_t i = 0; i < table.clusters; i++)
-        fill_buckets((void *)(image + table.cluster[i].buckets), &table.cluster[i], ranges, spans[i].first,
-                     count);
+    if (image) {
+        memcpy(image, &table, sizeof table);
+        memcpy(image + table.ranges, ranges, count * sizeof *ranges);
+        for (uint32_t i = 0; i < table.clusters; i++)
+            fill_buckets((void *)(image + table.cluster[i].buckets), walks[i], table.cluster[i].last_bucket + UINT64_C(1),
+                         most[i]);
+    }
+    free(ranges);
     return image;
 }
 

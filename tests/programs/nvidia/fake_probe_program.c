@@ -106,19 +106,25 @@ static void initialize(void) {
 static uint64_t *at(uint64_t address) { return (uint64_t *)(uintptr_t)address; }
 
 static const pasta_object_range *find(const pasta_probe_launch *l, uint64_t address) {
-    uint64_t bucket = (address - ((uint64_t)l->base << PASTA_PROBE_BASE_SHIFT)) >> (l->shape & 255);
+    uint64_t shift = l->shape & 255, bucket = (address - ((uint64_t)l->base << PASTA_PROBE_BASE_SHIFT)) >> shift;
     uint64_t last = l->shape >> 8, buckets = l->ranges;
     const pasta_object_table *table = (const void *)at(l->table);
     for (uint32_t i = 0; bucket > last; i++) {
         if (!table || i == table->clusters) return NULL;
-        bucket = (address - table->cluster[i].base) >> table->cluster[i].shift;
+        shift = table->cluster[i].shift;
+        bucket = (address - table->cluster[i].base) >> shift;
         last = table->cluster[i].last_bucket;
         buckets = table->cluster[i].buckets;
     }
-    const uint32_t *b = (const uint32_t *)at(buckets) - bucket;
+    const uint32_t *entry = (const uint32_t *)at(buckets) - bucket - 1;
     const pasta_object_range *ranges = (const void *)at(l->ranges);
-    uint32_t low = b[-1], high = b[-2] & ~PASTA_PROBE_WHOLE;
-    if (low & PASTA_PROBE_WHOLE) return &ranges[(low & ~PASTA_PROBE_WHOLE) - 1];
+    if (!(*entry & PASTA_PROBE_WHOLE) && *entry & PASTA_PROBE_PARTS) {
+        uint64_t part = address >> (shift - PASTA_PROBE_PARTS_SHIFT) & ((1 << PASTA_PROBE_PARTS_SHIFT) - 1);
+        entry -= (*entry & ~PASTA_PROBE_PARTS) + part;
+    }
+    if (*entry & PASTA_PROBE_WHOLE) return &ranges[(*entry & ~PASTA_PROBE_WHOLE) - 1];
+    uint32_t low = *entry & ((1 << PASTA_PROBE_MORE_SHIFT) - 1), more = *entry >> PASTA_PROBE_MORE_SHIFT;
+    uint32_t high = more == PASTA_PROBE_MANY ? table->count : low + more;
     while (low < high) {
         uint32_t middle = (low + high + 1) / 2;
         if (address < ranges[middle - 1].start) high = middle - 1;

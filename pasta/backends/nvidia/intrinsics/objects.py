@@ -41,6 +41,7 @@ setp.gt.u64 p, base, last;
 @p bra other${:uid};
 bucket${:uid}:
 cvt.u32.u64 low, base;
+entry${:uid}:
 mad.wide.s32 at, low, -4, at;
 ld.global.b32 low, [at+-4];
 setp.ge.s32 p, low, 0;
@@ -57,9 +58,9 @@ next${:uid}:
 setp.eq.u32 p, left, 0;
 @p bra miss${:uid};
 ld.global.b64 base, [at+T_CLUSTER];
-ld.global.v2.b32 {low, high}, [at+T_CLUSTER+C_SHIFT];
+ld.global.v2.b32 {middle, high}, [at+T_CLUSTER+C_SHIFT];
 sub.u64 base, ADDRESS, base;
-shr.u64 base, base, low;
+shr.u64 base, base, middle;
 cvt.u64.u32 last, high;
 sub.u32 left, left, 1;
 add.u64 at, at, CLUSTER;
@@ -68,8 +69,25 @@ setp.gt.u64 p, base, last;
 ld.global.b64 at, [at+T_CLUSTER+C_BUCKETS-CLUSTER];
 bra bucket${:uid};
 part${:uid}:
-ld.global.b32 high, [at+-8];
-and.b32 high, high, 0x7fffffff;
+and.b32 high, low, PARTS;
+setp.eq.u32 p, high, 0;
+@p bra ranges${:uid};
+sub.u32 middle, middle, PARTS_SHIFT;
+shr.u64 base, ADDRESS, middle;
+cvt.u32.u64 high, base;
+and.b32 high, high, LAST_PART;
+xor.b32 low, low, PARTS;
+add.u32 low, low, high;
+bra entry${:uid};
+ranges${:uid}:
+shr.u32 high, low, MORE_SHIFT;
+and.b32 low, low, FIRST_RANGE;
+setp.eq.u32 p, high, MANY;
+add.u32 high, high, low;
+@!p bra few${:uid};
+ld.global.b64 last, [LAUNCH+L_TABLE];
+ld.global.b32 high, [last+T_COUNT];
+few${:uid}:
 ld.global.b64 last, [LAUNCH+L_RANGES];
 search${:uid}:
 setp.ge.u32 p, low, high;
