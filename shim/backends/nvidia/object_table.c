@@ -17,7 +17,7 @@ enum {
     MIN_BUCKETS = 1024,
     PARTS = 1 << PASTA_PROBE_PARTS_SHIFT,
     MIN_DIVIDED = 64, /* buckets of a cluster that are divided, at most: these, and one of … */
-    RANGES_PER_DIVIDED = 4, /* … ranges */
+    RANGES_PER_DIVIDED = 16, /* … ranges */
     GRANULES_PER_WORD = 32,
     MAX_SHIFT = 40
 };
