@@ -47,6 +47,7 @@ ATTRIBUTED = tuple(kind for kind in kinds_of("global") if kind != "async_copy")
 LANES = 32
 #: Bytes per lane of full warps that are counted by width; 0: of other accesses.
 WIDTHS = (0, 4, 8, 16)
+CASES = len(WIDTHS)
 #: Bytes of an access to an object, and of an asynchronous copy, which `beyond` is relative to.
 USUAL_BYTES, COPIED_BYTES = 4, 16
 PAGE = 4096
@@ -67,9 +68,7 @@ class AccessCount(Tool):
 
     # On a GPU every nonzero amount is an atomic addition. The usual cases cost one: full warps that
     # access 4, 8 or 16 bytes per lane, and accesses of 4 bytes to an object, or copies of 16.
-    by_width = Counter(
-        by=("launch", "kernel", len(WIDTHS) * OPERATIONS * len(MANY)), fields=("instructions",)
-    )
+    by_width = Counter(by=("launch", "kernel", CASES * OPERATIONS * LAST), fields=("instructions",))
     others = Counter(by=("launch", "kernel", CODES), fields=("instructions", "lanes", "bytes"))
     by_object = Counter(by=("launch", "kernel", "object"), fields=("accesses", "beyond"))
     copies = Counter(by=("launch", "kernel", "object"), fields=("accesses", "beyond"))
@@ -82,7 +81,8 @@ class AccessCount(Tool):
         lanes = access.lanes
         bytes = access.bytes
         width = (lanes == LANES) * ((bytes == 4) | 2 * (bytes == 8) | 3 * (bytes == 16))
-        maps.by_width.add(4 * (OPERATIONS * (min(access.kind, LAST) - 1) + operation) + width)
+        kind = min(access.kind, LAST) - 1
+        maps.by_width.add(CASES * (OPERATIONS * kind + operation) + width)
         if width == 0:
             code = OPERATIONS * (access.kind - 1) + operation
             maps.others.add(code, lanes=lanes, bytes=lanes * bytes)
@@ -406,7 +406,7 @@ _TOUCHED_LABELS = {
 def _by_kind(by_width: NDArray[Any], others: NDArray[Any], copies: NDArray[Any]) -> NDArray[Any]:
     """Counts by width, of other accesses, and of copies by object as launch, kernel, kind,
     `_COUNTS` and `_PARTS`."""
-    code, width = np.divmod(by_width["index"], len(WIDTHS))
+    code, width = np.divmod(by_width["index"], CASES)
     full = _kind_rows(by_width, np.asarray([KIND[name].number for name in MANY]), code)
     full["instructions"] = by_width["instructions"]
     full["accesses"] = LANES * by_width["instructions"] * (width > 0)

@@ -125,7 +125,9 @@ class Measured:
 
 def show(name: str, measured: dict[str, Measured]) -> None:
     """One workload's table, in Markdown."""
-    native = statistics.median(measured[ALONE].figures)
+    if not (alone := measured[ALONE].figures):
+        return  # it failed, or there was no time left
+    native = statistics.median(alone)
     print(f"\n### {name}\n\n| | ms | lowest to highest | processes | / program | whole process |")
     print("|---|--:|--:|--:|--:|--:|")
     for peer, found in measured.items():
