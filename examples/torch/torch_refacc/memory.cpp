@@ -356,7 +356,7 @@ Usage usage(int device) { return cache(device).usage(); }
 void reset_peak(int device) { cache(device).reset_peak(); }
 
 namespace {
-[[maybe_unused]] const bool registered = [] {
+[[maybe_unused]] const bool memory_registered = [] {
     c10::SetAllocator(TYPE, device_allocator());
     return true;
 }();

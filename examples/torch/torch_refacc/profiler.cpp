@@ -49,7 +49,7 @@ struct Stubs final : torch::profiler::impl::ProfilerStubs {
     void synchronize() const override { refacc::synchronize(current_device()); }
 };
 
-[[maybe_unused]] const bool registered = [] {
+[[maybe_unused]] const bool profiler_registered = [] {
     torch::profiler::impl::registerPrivateUse1Methods(new Stubs);
     return true;
 }();

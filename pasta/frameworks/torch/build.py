@@ -25,9 +25,10 @@ class CannotBuild(Exception):
 def extension(torch, source, cache, include, say=lambda text: None, options=()):
     """Returns the extension module for this torch and Python, from the cache or built now.
 
-    `source`: a C++ file, or a list of files, compiled side by side; the first one names the module:
-    `hooks.cpp` gives `_pasta_torch_hooks`. `include`: directories of its headers. The cache's key
-    covers the sources, all headers below these directories, the options, torch and Python.
+    `source`: a C++ file, or a list of files that define no name twice; the first one names the
+    module: `hooks.cpp` gives `_pasta_torch_hooks`. `include`: directories of its headers. The
+    cache's key covers the sources, all headers below these directories, the options, torch and
+    Python.
     `say`: called with a line before a build. `options`: for the compiler and the linker.
     Raises CannotBuild, or ImportError if the library cannot be opened.
     """
@@ -144,15 +145,29 @@ def _build(torch, library, sources, include, directory, path, options, say):
         if len(sources) == 1:
             commands = [compile + ["-shared", sources[0], "-o", made] + links]
         else:
-            objects = {each: os.path.join(work, _stem(each) + ".o") for each in sources}
+            objects = {each: os.path.splitext(each)[0] + ".o" for each in _parts(sources, work)}
             # compilers warn of linker options where nothing is linked
             plain = [each for each in options if not each.startswith(("-l", "-L", "-Wl,"))]
-            _run([compile + ["-c", each, "-o", objects[each]] + plain for each in sources], log)
+            _run([compile + ["-c", each, "-o", objects[each]] + plain for each in objects], log)
             commands = [compiler + ["-shared"] + list(objects.values()) + ["-o", made] + links]
         _run(commands, log)
         os.replace(made, path)
     finally:
         shutil.rmtree(work, ignore_errors=True)
+
+
+def _parts(sources, directory):
+    """Files to compile side by side, one for each processor: most of the time goes by for torch's
+    headers, which each of them reads once."""
+    count = min(len(sources), len(os.sched_getaffinity(0)))
+    parts = []
+    for number in range(count):
+        parts.append(os.path.join(directory, "part%d.cpp" % number))
+        with open(parts[-1], "w") as file:
+            file.writelines(
+                '#include "%s"\n' % os.path.abspath(each) for each in sources[number::count]
+            )
+    return parts
 
 
 def _run(commands, log):
