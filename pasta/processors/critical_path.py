@@ -600,7 +600,8 @@ class CriticalPath:
         while node:
             chain[node] = True
             node = int(self._nodes[node])
-        found = np.concatenate([self._sums[chain[self._sums["node"]]], rest[rest["time"] != 0]])
+        nodes = self._sums["node"]
+        found = np.concatenate([self._sums[chain[nodes]], rest[rest["time"] != 0]])
         found["node"] = 0
         return _added(found)
 

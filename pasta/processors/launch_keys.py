@@ -278,7 +278,8 @@ class LaunchKeys:
         for site, (name, stack) in enumerate(self._calls.sites[1:], 1):
             frames = self._stacks.content(stack, self._strings) if stack else []
             hashes[site] = text_hash(self._strings[name], frames)
-        rows["operator"] = np.where(inside, hashes[rows["site"]], 0)
+        of_sites = rows["site"]
+        rows["operator"] = np.where(inside, hashes[of_sites], 0)
         rows["call"][~inside] = 0
         by_time = np.argsort(rows["time"], kind="stable")  # not in the order of their records
         inside, outside = by_time[inside[by_time]], by_time[~inside[by_time]]

@@ -210,7 +210,8 @@ class TensorNames:
         from pasta.processors.objects import TENSOR
 
         rows = rows[rows["object"] >= 0]
-        rows = rows[self.context.objects.rows["layer"][rows["object"]] == TENSOR]
+        ids, layers = rows["object"], self.context.objects.rows["layer"]
+        rows = rows[layers[ids] == TENSOR]
         ids = rows["object"]
         known = self.context.tensors.rows[ids]
         keys = np.stack(
@@ -236,12 +237,12 @@ def _makers(context: Context) -> NDArray[Any]:
     """Name ids of the operators that nodes allocate tensors for: the caller's for operators that
     only allocate."""
     nodes = context.operators.nodes
-    names = np.array(nodes["name"])
+    names, parents = np.array(nodes["name"]), nodes["parent"]
     texts = context.strings.many(names)
     allocators = context.conventions.allocators
     allocates = np.asarray([text.startswith(allocators) for text in texts], bool)
-    for node in np.flatnonzero(allocates & (nodes["parent"] != 0)).tolist():
-        names[node] = names[nodes["parent"][node]]  # a node comes after its parent
+    for node in np.flatnonzero(allocates & (parents != 0)).tolist():
+        names[node] = names[parents[node]]  # a node comes after its parent
     return names
 
 
@@ -291,7 +292,8 @@ class TensorOwners:
         from pasta.processors.objects import TENSOR
 
         new = objects.changes[objects.changes["sign"] > 0]
-        new = new[objects.rows["layer"][new["object"]] == TENSOR]
+        ids, layers = new["object"], objects.rows["layer"]
+        new = new[layers[ids] == TENSOR]
         if not len(new):
             return
         ids = new["object"]

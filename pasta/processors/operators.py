@@ -570,18 +570,18 @@ class Operators:
         """Whether nodes (bool) belong to the backward pass."""
         nodes = self.nodes
         self._backward = grown(self._backward, len(nodes))
-        own = (nodes["scope"] == BACKWARD) | (nodes["forward"] != 0)
+        own, parents = (nodes["scope"] == BACKWARD) | (nodes["forward"] != 0), nodes["parent"]
         for number in range(self._phased, len(nodes)):  # a node comes after its parent
-            self._backward[number] = own[number] or self._backward[nodes["parent"][number]]
+            self._backward[number] = own[number] or self._backward[parents[number]]
         self._phased = len(nodes)
         return self._backward[: len(nodes)]
 
     def within(self, chosen: NDArray[Any]) -> NDArray[Any]:
         """Whether nodes (bool) are `chosen` or called from a chosen one, directly or not."""
-        found = np.array(chosen, bool)
+        found, parents = np.array(chosen, bool), self.nodes["parent"]
         # a node comes after its parent
-        for number in np.flatnonzero(~chosen & (self.nodes["parent"] != 0)).tolist():
-            found[number] = found[self.nodes["parent"][number]]
+        for number in np.flatnonzero(~chosen & (parents != 0)).tolist():
+            found[number] = found[parents[number]]
         return found
 
     def nearest(self, chosen: NDArray[Any]) -> NDArray[Any]:
@@ -618,10 +618,9 @@ class Operators:
     def inherited(self, field: str) -> NDArray[Any]:
         """The value of a field of each node; if 0, that of the nearest caller with another
         value."""
-        nodes = self.nodes
-        values = np.array(nodes[field])
-        for number in np.flatnonzero((values == 0) & (nodes["parent"] != 0)).tolist():
-            values[number] = values[nodes["parent"][number]]
+        values, parents = np.array(self.nodes[field]), self.nodes["parent"]
+        for number in np.flatnonzero((values == 0) & (parents != 0)).tolist():
+            values[number] = values[parents[number]]
         return values
 
     def forward_values(self, field: str) -> NDArray[Any]:

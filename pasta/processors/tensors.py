@@ -320,7 +320,8 @@ class Tensors:
 
         changes, objects = self.objects.changes, self.objects.rows
         new = changes[changes["sign"] > 0]
-        new = new[objects["layer"][new["object"]] == LAYER]
+        ids, layers = new["object"], objects["layer"]
+        new = new[layers[ids] == LAYER]
         if not len(new):
             return
         ids = new["object"]

@@ -80,11 +80,12 @@ def charge(blamed: NDArray[Any], accesses: NDArray[Any]) -> Charges:
         wanted, at = wanted[at >= 0], at[at >= 0]
         wanted["of"] = at
         sums = combined(wanted[["of", "samples"]], ["of"])
-        taken = _expanded(first[sums["of"]], sizes[sums["of"]])
+        of_sums = sums["of"]
+        taken = _expanded(first[of_sums], sizes[of_sums])
         rows = np.zeros(len(taken), _charged_type())
         for name in ("launch", "function", "pc", "object", "accesses", "bytes"):
             rows[name] = accesses[name][taken]
-        rows["samples"] = spread(sums["samples"], sizes[sums["of"]], weights[taken])
+        rows["samples"] = spread(sums["samples"], sizes[of_sums], weights[taken])
         charged.append(rows[rows["samples"] > 0])
         if keys is _INSTRUCTION:
             estimated = int(sums["samples"].sum())
