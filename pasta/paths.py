@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 import sysconfig
-from importlib.util import find_spec
 from pathlib import Path
 
 from pasta import private
@@ -20,8 +19,8 @@ DEMOS = NATIVE / "bin"
 
 def presets() -> Path:
     """Directory of the built-in presets: pasta/toml in a wheel, toml/ beside it in a checkout."""
-    installed = PACKAGE / "toml"
-    return installed if installed.is_dir() else PACKAGE.parent / "toml"
+    in_wheel = PACKAGE / "toml"
+    return in_wheel if in_wheel.is_dir() else PACKAGE.parent / "toml"
 
 
 def installed(package: str) -> str:
@@ -29,6 +28,8 @@ def installed(package: str) -> str:
 
     importlib.metadata would import the parser of e-mails.
     """
+    from importlib.util import find_spec  # the launcher needs it for probes only
+
     found = find_spec(package)
     if found is None or found.origin is None:
         return ""

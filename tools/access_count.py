@@ -412,12 +412,8 @@ def _by_kind(by_width: NDArray[Any], others: NDArray[Any], copies: NDArray[Any])
     full["accesses"] = LANES * by_width["instructions"] * (width > 0)
     full["bytes"] = full["accesses"] * np.asarray(WIDTHS, np.uint64)[width]
     rest = _kind_rows(others, np.arange(1, CODES // OPERATIONS + 1), others["index"])
-    for name, count in (
-        ("instructions", "instructions"),
-        ("accesses", "lanes"),
-        ("bytes", "bytes"),
-    ):
-        rest[name] = others[count]
+    rest["instructions"] = others["instructions"]
+    rest["accesses"], rest["bytes"] = others["lanes"], others["bytes"]
     read = np.full(len(copies), READ)
     copied = _kind_rows(copies, np.asarray([KIND["async_copy"].number]), read)
     copied["accesses"], copied["bytes"] = copies["accesses"], copies["bytes"]

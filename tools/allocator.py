@@ -101,9 +101,8 @@ class Allocator(Tool):
             )
             if bytes != ABSENT_U64
         }
-        new = objects.changes[objects.changes["sign"] > 0]
-        rows = objects.rows[new["object"]]
-        new = new[(rows["layer"] == TENSOR) & (rows["device"] >= 0)]
+        new, of_objects = objects.begun(TENSOR), objects.rows["device"]
+        new = new[of_objects[new["object"]] >= 0]
         if len(new):
             addresses = objects.rows["address"][new["object"]]
             owners = objects.lookup(addresses, new["index"], "memory")

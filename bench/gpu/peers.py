@@ -180,8 +180,10 @@ def main() -> None:
             show(name, found)
     for text in left_out(given.accelprof):
         print(f"not measured: {text}")
-    for each in [each for found in figures.values() for each in found.values() if each.failed]:
-        print(f"failed: {each.failed}")
+    for measured in figures.values():
+        for mine in measured.values():
+            if mine.failed:
+                print(f"failed: {mine.failed}")
     if given.json:
         given.json.write_text(json.dumps(figures, indent=1, default=vars) + "\n")
 

@@ -291,9 +291,7 @@ class TensorOwners:
         """Follows the tensors that began in the current batch."""
         from pasta.processors.objects import TENSOR
 
-        new = objects.changes[objects.changes["sign"] > 0]
-        ids, layers = new["object"], objects.rows["layer"]
-        new = new[layers[ids] == TENSOR]
+        new = objects.begun(TENSOR)
         if not len(new):
             return
         ids = new["object"]

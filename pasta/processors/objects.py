@@ -367,6 +367,13 @@ class ObjectTable(LiveObjects):
         CHANGE)."""
         return self._changes[: int(self._meta[_CHANGES])]
 
+    def begun(self, layer: int) -> NDArray[Any]:
+        """Beginnings (dtype CHANGE) of a layer's objects in the last batch."""
+        new = self.changes[self.changes["sign"] > 0]
+        ids, layers = new["object"], self.rows["layer"]
+        found: NDArray[Any] = new[layers[ids] == layer]
+        return found
+
     @property
     def stale(self) -> int:
         """Objects whose free was missed."""

@@ -318,10 +318,7 @@ class Tensors:
     def _begin_tensors(self) -> None:
         from pasta.processors.objects import TENSOR as LAYER
 
-        changes, objects = self.objects.changes, self.objects.rows
-        new = changes[changes["sign"] > 0]
-        ids, layers = new["object"], objects["layer"]
-        new = new[layers[ids] == LAYER]
+        objects, new = self.objects.rows, self.objects.begun(LAYER)
         if not len(new):
             return
         ids = new["object"]

@@ -135,6 +135,8 @@ class Rings:
     #: By name of the backend.
     _sampling: dict[str, DeviceSampling] = field(default_factory=dict)
     _host: HostSampling | None = None
+    #: Whether a processor has time for a collector's imports.
+    _spare: bool = field(default_factory=lambda: len(os.sched_getaffinity(0)) >= _SPARE_PROCESSORS)
     _reserve: Reserve | None = None
     _reserve_failed: bool = False  # none could be started
     _once_reserve: set[int] = field(default_factory=set)  # pids of collectors
@@ -185,13 +187,12 @@ class Rings:
         """Starts a collector in reserve if a process runs for whose end one will be needed: with
         probes it probably will, as soon as the program starts."""
         now = time.monotonic()
-        spare = len(os.sched_getaffinity(0)) >= _SPARE_PROCESSORS
         runs = self.wait_status is None
-        wanted = spare and runs and not self.watched and self.session.probes.exists()
+        wanted = self._spare and runs and not self.watched and self.session.probes.exists()
         for each in self.watched.values():
             if each.ring.used and each.ended is None and each.collector is None:
                 each.used_since = each.used_since or now
-                wanted |= spare or now - each.used_since >= _RESERVE_SECONDS
+                wanted |= self._spare or now - each.used_since >= _RESERVE_SECONDS
         if wanted:
             from pasta.runtime.reserve import Reserve  # not needed for short programs
 

@@ -8,6 +8,7 @@
 #include "../../shim/include/pasta_probes.h"
 #include "../../shim/backends/nvidia/source.h"
 #include "check.h"
+#include "nvidia/lookup.h"
 
 static uint64_t state;
 
@@ -31,27 +32,7 @@ static const pasta_object_range *find(const pasta_object_table *table, uint64_t 
         bucket = (address - c.base) >> c.shift;
     }
     const uint32_t *end = (const uint32_t *)(uintptr_t)c.buckets;
-    const pasta_object_range *ranges = (const void *)(uintptr_t)table->ranges;
-    const uint32_t *entry = end - bucket - 1;
-    if (!(*entry & PASTA_PROBE_WHOLE) && *entry & PASTA_PROBE_PARTS) {
-        uint64_t part = address >> (c.shift - PASTA_PROBE_PARTS_SHIFT) & ((1 << PASTA_PROBE_PARTS_SHIFT) - 1);
-        entry -= (*entry & ~PASTA_PROBE_PARTS) + part;
-        CHECK(*entry & PASTA_PROBE_WHOLE || !(*entry & PASTA_PROBE_PARTS));
-    }
-    if (*entry & PASTA_PROBE_WHOLE) {
-        const pasta_object_range *whole = &ranges[(*entry & ~PASTA_PROBE_WHOLE) - 1];
-        CHECK(whole < ranges + table->count && address - whole->start < whole->size);
-        return whole;
-    }
-    uint32_t low = *entry & ((1 << PASTA_PROBE_MORE_SHIFT) - 1), more = *entry >> PASTA_PROBE_MORE_SHIFT;
-    uint32_t high = more == PASTA_PROBE_MANY ? table->count : low + more;
-    CHECK(low >= 1 && low <= high && high <= table->count);
-    while (low < high) {
-        uint32_t middle = (low + high + 1) / 2;
-        if (address < ranges[middle - 1].start) high = middle - 1;
-        else low = middle;
-    }
-    return address - ranges[low - 1].start < ranges[low - 1].size ? &ranges[low - 1] : NULL;
+    return range_in_bucket(table, end - bucket - 1, c.shift, address);
 }
 
 /* The object at an address: the last one that begins at or below it, if it contains it. */

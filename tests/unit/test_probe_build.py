@@ -202,10 +202,8 @@ def test_lanes_with_nothing_to_do_leave_at_once() -> None:
     assert at == sorted(at)  # the mask is of lanes with a row
     assert lines[at[2] + 1].strip() == "return 0"
     assert sum(first in line for line in lines) == 1
-    for kind in (
-        "shared",
-        "remote_shared",
-    ):  # lanes that are counted, and whose addresses are compared
+    # lanes are counted here, and their addresses compared there
+    for kind in ("shared", "remote_shared"):
         text = patch(Warps(), kind)
         assert f"if {first} != 0:\n        t0_count(" in text and "== 0) |" not in text
 

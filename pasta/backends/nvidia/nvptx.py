@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,8 +62,6 @@ def compile_patches(
 
     Raises PatchError if Numba, LLVM or ptxas rejects them, MissingDependency without ptxas.
     """
-    import tempfile
-
     ptxas = find_ptxas()
     ptx = to_ptx(functions, sm, processes)
     if before_ptxas:

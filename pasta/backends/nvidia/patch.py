@@ -208,7 +208,7 @@ def _guard(called: Sequence[Instance], layout: Layout) -> list[str]:
         if not fields <= _CHEAP or _OF_LANES & {*each.probe.fields}:
             return []
         lines += [_FIELDS[field] for field in sorted(fields) if field in _FIELDS]
-        lines += [f"if {ast.unparse(test)}:", "    return 0"]
+        lines += _leave(ast.unparse(test))
     return [*lines, "mask = activemask()"]
 
 

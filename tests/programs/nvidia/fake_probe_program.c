@@ -36,6 +36,7 @@
 #include <unistd.h>
 
 #include "../../../shim/backends/nvidia/sanitizer_abi.h"
+#include "lookup.h"
 #include "pasta_probes.h"
 
 enum { CONTEXT = 0xc0, MODULE = 0x4000, FUNCTION = 0xf0, DEVICE = 3, MULTIPROCESSORS = 132 };
@@ -116,21 +117,7 @@ static const pasta_object_range *find(const pasta_probe_launch *l, uint64_t addr
         last = table->cluster[i].last_bucket;
         buckets = table->cluster[i].buckets;
     }
-    const uint32_t *entry = (const uint32_t *)at(buckets) - bucket - 1;
-    const pasta_object_range *ranges = (const void *)at(l->ranges);
-    if (!(*entry & PASTA_PROBE_WHOLE) && *entry & PASTA_PROBE_PARTS) {
-        uint64_t part = address >> (shift - PASTA_PROBE_PARTS_SHIFT) & ((1 << PASTA_PROBE_PARTS_SHIFT) - 1);
-        entry -= (*entry & ~PASTA_PROBE_PARTS) + part;
-    }
-    if (*entry & PASTA_PROBE_WHOLE) return &ranges[(*entry & ~PASTA_PROBE_WHOLE) - 1];
-    uint32_t low = *entry & ((1 << PASTA_PROBE_MORE_SHIFT) - 1), more = *entry >> PASTA_PROBE_MORE_SHIFT;
-    uint32_t high = more == PASTA_PROBE_MANY ? table->count : low + more;
-    while (low < high) {
-        uint32_t middle = (low + high + 1) / 2;
-        if (address < ranges[middle - 1].start) high = middle - 1;
-        else low = middle;
-    }
-    return address - ranges[low - 1].start < ranges[low - 1].size ? &ranges[low - 1] : NULL;
+    return range_in_bucket(table, (const uint32_t *)at(buckets) - bucket - 1, shift, address);
 }
 
 /* The words of an object in a launch, as `at_row` of a patch finds them. */
