@@ -45,8 +45,8 @@ FEW = tuple(
 #: Kinds with objects, whose accesses are no asynchronous copies.
 ATTRIBUTED = tuple(kind for kind in kinds_of("global") if kind != "async_copy")
 LANES = 32
-#: Bytes per lane of full warps that are counted by width; 0: of other accesses.
-WIDTHS = (0, 4, 8, 16)
+#: Bytes per lane of full warps that are counted by width, in the order of width >> 3.
+WIDTHS = (4, 8, 16)
 CASES = len(WIDTHS)
 #: Bytes of an access to an object, and of an asynchronous copy, which `beyond` is relative to.
 USUAL_BYTES, COPIED_BYTES = 4, 16
@@ -78,14 +78,17 @@ class AccessCount(Tool):
         """Count a warp's access by kind, operation and width; lanes and bytes of unusual ones."""
         # atomics write, too: READ, WRITE or ATOMIC
         operation = access.is_write + access.is_atomic
-        lanes = access.lanes
         bytes = access.bytes
-        width = (lanes == LANES) * ((bytes == 4) | 2 * (bytes == 8) | 3 * (bytes == 16))
-        kind = min(access.kind, LAST) - 1
-        maps.by_width.add(CASES * (OPERATIONS * kind + operation) + width)
-        if width == 0:
-            code = OPERATIONS * (access.kind - 1) + operation
-            maps.others.add(code, lanes=lanes, bytes=lanes * bytes)
+        if access.lanes == LANES and (bytes == 4 or bytes == 8 or bytes == 16):
+            kind = min(access.kind, LAST) - 1
+            maps.by_width.add(CASES * (OPERATIONS * kind + operation) + (bytes >> 3))
+        else:
+            maps.others.add(
+                OPERATIONS * (access.kind - 1) + operation,
+                instructions=1,
+                lanes=access.lanes,
+                bytes=access.lanes * bytes,
+            )
 
     @probe.on(*FEW, per="warp")
     def count_few(access: Any, maps: Any) -> None:
@@ -409,7 +412,7 @@ def _by_kind(by_width: NDArray[Any], others: NDArray[Any], copies: NDArray[Any])
     code, width = np.divmod(by_width["index"], CASES)
     full = _kind_rows(by_width, np.asarray([KIND[name].number for name in MANY]), code)
     full["instructions"] = by_width["instructions"]
-    full["accesses"] = LANES * by_width["instructions"] * (width > 0)
+    full["accesses"] = LANES * by_width["instructions"]
     full["bytes"] = full["accesses"] * np.asarray(WIDTHS, np.uint64)[width]
     rest = _kind_rows(others, np.arange(1, CODES // OPERATIONS + 1), others["index"])
     rest["instructions"] = others["instructions"]

@@ -31,7 +31,7 @@ from pasta.backends.nvidia.structs import constants
 
 __all__ = [
     "bank_ways", "copied_bytes", "equal_lanes", "find_group", "group_max", "group_sum", "hash_row",
-    "hash_row_bounded", "lane_groups", "pair_row", "shadow_exchange", "touch_word",
+    "hash_row_bounded", "lane_groups", "pair_row", "shadow_exchange", "sized", "touch_word",
 ]  # fmt: skip
 
 _CONSTANTS = constants()
@@ -42,6 +42,8 @@ _KEY_TRIES = 64
 _LANES = 1 << 19
 _PC_BITS, _OBJECT_BITS = _CONSTANTS["PC_BITS"], 67 - _CONSTANTS["PC_BITS"]
 _PAIR_TRIES = 64
+#: Of the index of an object in its table.
+_OBJECT_INDEX_BITS = 27
 
 
 @device_function
@@ -165,11 +167,17 @@ def pair_row(table: int, object: int, pc: int, rows: int) -> int:
 
 
 @device_function
+def sized(found: int, bytes: int) -> int:
+    """A key of 32 bits for an object and the size of an access, at most 16 bytes."""
+    return found + (bytes << _OBJECT_INDEX_BITS)
+
+
+@device_function
 def find_group(user: int, address: int, bytes: int) -> tuple[int, int]:
     """The object of each lane's address, and the lanes that add together with it: those with the
     same object and `bytes`."""
     found = find(user, address)
-    group, key = activemask(), (found << 5) + bytes
+    group, key = activemask(), sized(found, bytes)
     if all_equal(group, key):
         return found, group
     return found, match_any_sync(group, key)

@@ -36,7 +36,7 @@ ENV = (
     "NUMBER",  # of this lane among those of one transfer
     "SHARING",  # number of lanes of that transfer; 0: each lane has its own access
     "TOGETHER",  # lanes whose accesses have equal sizes
-    "SIZE",  # bytes of the access if LATE and lanes may differ in them; 0
+    "SIZE",  # bytes of the access if lanes may differ in them and OBJECT or LATE is set; 0
     "ALONE",  # whether no other lane of the access calls operations
     "RECORD",  # contents of an access record, if one is written
     "LEADS",  # whether this lane executes what runs once per warp
@@ -145,7 +145,7 @@ def patch_text(
     # Probes without an object come first: fewer live values, fewer spills.
     located = [each for each in called if need_object([each], layout)]
     plain = [each for each in called if each not in located]
-    if _differ(kind, plain, layout, late=False):
+    if _differ(kind, plain, layout):
         lines.append("together = equal_lanes(mask, bytes)")  # lanes may differ in bytes
     shared = [each for each in located if _shares(each, layout)]
     located = [each for each in located if each not in shared] + shared
@@ -160,7 +160,7 @@ def patch_text(
         elif not late:
             lines.append("found = find(user, address)")
         lines += ["bytes = again(bytes)"] if plain else []
-        if _differ(kind, located, layout, late=late):  # found again at less cost than kept
+        if _differ(kind, located, layout):  # found again at less cost than kept
             lines.append("together = equal_lanes(mask, bytes)")
         before = {field for each in plain for field in each.probe.fields}
         lines += _calls(kind, located, layout, before, late=late)
@@ -235,16 +235,14 @@ def _calls(
         known["object"] = "object = 0"
     fields = {field for each in called for field in each.probe.fields}
     recorded = any(place.writes_records for place in _places(called, layout))
-    together = "together" if _differ(kind, called, layout, late=late) else "-1"
+    together = "together" if _differ(kind, called, layout) else "-1"
     if recorded and kind in TIMED:
         fields.add("time")
     lines = [text for field, text in known.items() if field in fields - before]
     found, size = "0, 0, 0", "0"
-    if late:
-        found = "0, address, 1"
+    if called and need_object(called, layout):
+        found = "0, address, 1" if late else "found, 0, 0"
         size = "bytes" if kind == "async_copy" else "0"
-    elif called and need_object(called, layout):
-        found = "found, 0, 0"
     if uniform:
         common = f"user, {found}, counts, number, sharing, counted, {size}"
         once, alone = "counts", 1
@@ -275,14 +273,16 @@ def _calls(
     return lines
 
 
-def _differ(kind: str, called: Sequence[Instance], layout: Layout, *, late: bool) -> bool:
-    """Whether several lanes run operations of these probes together that may access different
-    numbers of bytes; not counting the operation that looks up the object if `late`."""
+def _differ(kind: str, called: Sequence[Instance], layout: Layout) -> bool:
+    """Whether TOGETHER is needed: lanes may differ in bytes, which these probes count or record."""
     if kind != "async_copy":
         return False
-    by_lane = [each for each in called if each.probe.per == "lane"]
-    others = [place for place in _places(by_lane, layout) if not (late and place.finds_object)]
-    return bool(others) or any(traces_whole(each, layout) for each in called)
+    return any(
+        place.writes_records
+        or (each.probe.per == "lane" and "bytes" in each.probe.fields and place.needs_together)
+        for each in called
+        for place in _places([each], layout)
+    )
 
 
 def _late(kind: str, called: Sequence[Instance], layout: Layout) -> bool:

@@ -96,6 +96,8 @@ class Place(Generic[P]):
     finds_object: ClassVar[bool] = False
     #: Whether the lanes of one transfer share its work; otherwise the first lane does all.
     shares_transfers: ClassVar[bool] = False
+    #: Whether its operation needs TOGETHER for amounts that depend on the size of the access.
+    needs_together: ClassVar[bool] = True
     #: Whether its operation writes access records.
     writes_records: ClassVar[bool] = False
 
@@ -264,11 +266,13 @@ def _at_row(offset: int) -> str:
 
 #: Lines that set `found` to the index of the access's object, looked up here if LATE, and `group`.
 _FOUND = [
+    "group = 1",
     "if env[LATE] != 0:",
     "    found, group = find_group(env[USER], env[ADDRESS], env[SIZE])",
     "else:",
     "    found = env[OBJECT]",
-    *(f"    {line}" for line in _same("found")),
+    "    if env[ALONE] == 0:",
+    "        group = match_any_sync(activemask(), sized(found, env[SIZE]))",
 ]
 
 
@@ -276,6 +280,7 @@ class ObjectWords(Place[PerObject]):
     """Words of each object that the launch touches."""
 
     needs_object = finds_object = True
+    needs_together = False
 
     def allocate(self) -> None:
         """Take a word of the object for each field."""
@@ -345,6 +350,7 @@ class PairWords(_PairTable[PerPair]):
     """Words of each pair of an object and an instruction that a launch has, in its table."""
 
     needs_object = finds_object = True
+    needs_together = False
 
     def allocate(self) -> None:
         """Take words of a pair's row."""
@@ -611,6 +617,7 @@ class PlaneBits(Place[PerGranule]):
     in a word of the slot or the object; `unknown`: words of the slot, for other accesses."""
 
     needs_object = needs_offset = shares_transfers = True
+    needs_together = False
 
     def allocate(self) -> None:
         """Take a plane, a word for the bytes and the slot's `unknown` words. Raises ToolError."""
