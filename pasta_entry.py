@@ -63,12 +63,10 @@ def pasta() -> None:
 def pasta_preload() -> None:
     """The command `pasta-preload`; exits with the status of the program."""
     _refuse_foreign()
-    gc.disable()  # what imports create lives on: searching it for garbage takes 4 ms
+    gc.disable()  # what imports create lives on; `main` enables it once the program has started
     try:
         from pasta.cli.preload import main
 
-        gc.freeze()
-        gc.enable()
         status = main()
     except KeyboardInterrupt:
         status = _INTERRUPTED

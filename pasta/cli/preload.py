@@ -6,6 +6,7 @@ Imports little: this code runs before every target, even one that uses no accele
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 import resource
 import shlex
@@ -25,7 +26,7 @@ from pasta.frameworks.base import Wanted
 from pasta.progress import display_progress
 from pasta.runtime.executable import CannotRun, Executable, find_executable
 from pasta.runtime.launcher import Launcher
-from pasta.runtime.rings import Outcome, Say
+from pasta.runtime.rings import Outcome, Say, has_spare_processors, start_reserve
 from pasta.runtime.session import Ended, Roofs, Session
 from pasta.table import counted
 from pasta.version import VERSION
@@ -184,13 +185,17 @@ def _check_place(config: Config) -> None:
         check_output(config.out, force=config.force)
 
 
-def _prepare_probes(session: Session, config: Config, tools: list[Tool], *, quiet: bool) -> None:
+def _prepare_probes(session: Session, config: Config, tools: list[Tool], *, quiet: bool) -> Session:
+    """Compiles probes, if there are any, while the collector that they will need starts."""
     if not any("probes" in tool.needed() for tool in tools):
-        return
+        return session
+    if has_spare_processors():
+        session = session._replace(reserve=start_reserve(session, _original_environment()))
     from pasta.runtime.probe_plan import write_plan
 
     with display_progress("preparing", quiet=quiet):
         write_plan(session, config, tools)
+    return session
 
 
 def _prepared(
@@ -218,7 +223,7 @@ def _prepared(
         if config.uvm_plan:
             session.uvm_plan.write_text(_native_plan(config.uvm_plan))
         if probes:
-            _prepare_probes(session, config, tools, quiet=verbosity < 0)
+            session = _prepare_probes(session, config, tools, quiet=verbosity < 0)
         if samples:
             from pasta.runtime.probe_plan import keep_code
 
@@ -405,6 +410,8 @@ class _Program(NamedTuple):
         """Starts the program. Raises CannotRun; the session is removed then."""
         try:
             launcher.start(self.executable, self.command)
+            gc.freeze()  # what imports have created, without garbage
+            gc.enable()
         except CannotRun:
             launcher.session.remove()
             raise

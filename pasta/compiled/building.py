@@ -13,6 +13,9 @@ from importlib import import_module
 from pasta.compiled import Compiled, generated, store
 from pasta.own_python import own_environment, own_python
 
+#: Of the lock that a process holds while it compiles.
+_KEY = "building"
+
 
 def declared(module: str) -> list[Compiled]:
     """The compiled functions of a module."""
@@ -21,14 +24,19 @@ def declared(module: str) -> list[Compiled]:
 
 
 def build_missing(functions: Iterable[Compiled]) -> int:
-    """Compile the functions that are not in the cache, and return their number.
+    """Compile the functions that are not in the cache, and return their number. A second process
+    waits for what the first one compiles: starting Numba takes longer than most functions.
 
     Functions that cannot be compiled or stored are left to their first call, which reports why.
     """
     missing = [each for each in functions if not each.is_stored()]
-    processes = min(len(os.sched_getaffinity(0)), len(missing))
-    if processes > 1 and store.is_writable():
-        _run(_shares(missing, processes))
+    if len(missing) < 2 or not store.is_writable():
+        return len(missing)
+    with store.locked(_KEY):
+        unbuilt = [each for each in missing if not each.is_stored()]
+        processes = min(len(os.sched_getaffinity(0)), len(unbuilt))
+        if processes > 1:
+            _run(_shares(unbuilt, processes))
     return len(missing)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,12 +31,18 @@ MAX_FINDINGS = 5
 def render(run: RunDirectory, rows: int | None = None) -> Iterator[RenderableType]:
     """Parts of the report; `rows` overrides the number of rows of each table. Raises RunError."""
     manifest = run.manifest()
-    yield from heading(run, manifest)
     results = list(read_results(run.results, rows="shown" if rows is None else rows))
-    yield from findings_of(ranked(results))
+    yield from _above(run, manifest, results)
     for result in results:
         yield from _tool(run, result, rows)
     yield from notes(manifest)
+
+
+def _above(
+    run: RunDirectory, manifest: dict[str, Any], results: list[StoredResult]
+) -> Iterator[Text]:
+    yield from heading(run, manifest)
+    yield from findings_of(ranked(results))
 
 
 def gain_of(finding: Finding) -> str:
@@ -109,12 +115,12 @@ def _tool(run: RunDirectory, result: StoredResult, rows: int | None) -> Iterator
         yield Text(plain(f"file: {path.relative_to(run.path)}"))
 
 
-def check_shown(run: RunDirectory) -> None:
-    """Reads and renders the results of a run, to raise whatever that raises."""
+def check_shown(run: RunDirectory) -> dict[str, str]:
+    """Reads and renders the results of a run, to raise whatever that raises; the text of each tool,
+    by its name."""
     results = list(read_results(run.results, rows="shown"))
     text_of(findings_of(ranked(results)))
-    for result in results:
-        text_of(_tool(run, result, None))
+    return {result.name: text_of(_tool(run, result, None)) for result in results}
 
 
 def print_report(run: RunDirectory, console: Console, rows: int | None = None) -> None:
@@ -135,14 +141,18 @@ def text_of(parts: Iterable[RenderableType]) -> str:
     return text.getvalue()
 
 
-def text_report(run: RunDirectory) -> str:
-    """The report as plain text. Raises RunError."""
-    return text_of(render(run))
+def text_report(run: RunDirectory, texts: Mapping[str, str] | None = None) -> str:
+    """The report as plain text. `texts`: of tools, from `check_shown`. Raises RunError."""
+    known = texts or {}
+    manifest, results = run.manifest(), list(read_results(run.results, rows="shown"))
+    parts = [text_of(_above(run, manifest, results))]
+    parts += [known.get(each.name) or text_of(_tool(run, each, None)) for each in results]
+    return "".join([*parts, text_of(notes(manifest))])
 
 
-def write_text_report(run: RunDirectory) -> Path:
-    """Writes report.txt and returns its path. Raises OSError and RunError."""
-    run.report.write_text(text_report(run), encoding="utf-8")
+def write_text_report(run: RunDirectory, texts: Mapping[str, str] | None = None) -> Path:
+    """Writes report.txt (see `text_report`) and returns its path. Raises OSError and RunError."""
+    run.report.write_text(text_report(run, texts), encoding="utf-8")
     return run.report
 
 

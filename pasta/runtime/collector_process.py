@@ -9,6 +9,7 @@ tools find a new process and a crash affects one run only.
 from __future__ import annotations
 
 import argparse
+import atexit
 import gc
 import importlib
 import json
@@ -16,10 +17,10 @@ import os
 import shutil
 import signal
 import sys
-import threading
 import traceback
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 from pasta import private
 from pasta.errors import PastaError, RunError
@@ -134,8 +135,13 @@ def _already_moved(session: Session, ring: Ring) -> _Moved | None:
     return None
 
 
-def main() -> int:
-    """Entry point of the collector process; the exit status."""
+def main() -> NoReturn:
+    """Entry point of the collector process, which ends here."""
+    _end(_run())
+
+
+def _run() -> int:
+    """Collects the rings of the command line; the exit status."""
     parser = argparse.ArgumentParser(prog="pasta collector")
     parser.add_argument("rings", type=Path, nargs="+")
     parser.add_argument("--plain-name", action="store_true", help="of the first ring's run")
@@ -175,17 +181,17 @@ def _work(ring: Path, plain_name: bool) -> int:
     except Exception as error:
         traceback.print_exc()
         return _problem(ring, f"{type(error).__name__}: {error}")
-    _end_with_threads()
     return 0
 
 
-def _end_with_threads() -> None:
-    """Ends this process immediately if a tool left non-daemon threads, which Python would join."""
-    others = [each for each in threading.enumerate() if each is not threading.main_thread()]
-    if any(not each.daemon for each in others):
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(0)
+def _end(status: int) -> NoReturn:
+    """Ends this process without Python's finalization, which takes as long as a report and joins
+    threads that a tool has left."""
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError, AttributeError):  # a tool may have closed or replaced it
+            stream.flush()
+    os._exit(status)
 
 
 def _problem(ring: Path, text: str) -> int:
@@ -195,4 +201,4 @@ def _problem(ring: Path, text: str) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -11,6 +11,7 @@ import json
 import os
 import sys
 import threading
+from typing import NoReturn
 
 from pasta.own_python import lowest_priority
 
@@ -22,9 +23,9 @@ def _import_modules() -> None:
     collector_process.import_slow_modules()
 
 
-def main() -> int:
-    """Read a collector's arguments (a line of JSON) from standard input and collect; the exit
-    status. At the end of standard input the process ends immediately."""
+def main() -> NoReturn:
+    """Read a collector's arguments (a line of JSON) from standard input and collect. At the end of
+    standard input the process ends immediately."""
     importing = threading.Thread(target=_import_modules, daemon=True)
     importing.start()
     line = sys.stdin.readline()
@@ -34,8 +35,8 @@ def main() -> int:
     from pasta.runtime import collector_process
 
     sys.argv[1:] = json.loads(line)
-    return collector_process.main()
+    collector_process.main()
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -63,12 +63,14 @@ def store_results(
     sources: Iterable[str],
     timeout: int,
     log: Callable[[str], None],
-) -> None:
-    """Stores the results of all tools; a tool that fails here is disabled.
+) -> dict[str, str]:
+    """Stores the results of all tools, and returns their parts of the text report by name; a tool
+    that fails here is disabled.
 
     `sources`: of the run's events; `timeout`: ms for a call of a tool; `log` receives failures.
     Raises OSError if the disk fails (`DISK_ERRORS`), which is not the tool's fault.
     """
+    texts: dict[str, str] = {}
     sources = list(sources)
     results = pipeline.finish()
     for loaded in pipeline.working():
@@ -77,17 +79,19 @@ def store_results(
             # Writing files takes longer, in proportion to the number of events.
             with tool_call(_WRITING_FACTOR * timeout):
                 result = with_gaps(loaded.tool, results[loaded.name], sources)
-                _store(run, loaded.tool, loaded.name, result)
+                texts |= _store(run, loaded.tool, loaded.name, result)
         except BaseException as error:  # as in the pipeline: a tool's code may write the file
             if isinstance(error, OSError) and error.errno in DISK_ERRORS:
                 raise
             pipeline.fail(loaded.name, "writing its result", error)
     for failure in pipeline.failures.values():
         log(f"tool {failure.tool} failed in {failure.where}:\n{failure.traceback}")
+    return texts
 
 
-def _store(run: RunDirectory, tool: Tool, name: str, result: Result) -> None:
-    """Writes a tool's result atomically, after checking that it can be read and rendered."""
+def _store(run: RunDirectory, tool: Tool, name: str, result: Result) -> dict[str, str]:
+    """Writes a tool's result atomically, after checking that it can be read and rendered; its part
+    of the text report by name."""
     from pasta.report.text import check_shown
 
     staging = RunDirectory(run.path / f".{name}-writing")
@@ -95,12 +99,13 @@ def _store(run: RunDirectory, tool: Tool, name: str, result: Result) -> None:
     try:
         write_result(staging.results, name, result, title=tool.title, topic=tool.topic)
         try:
-            check_shown(staging)
+            texts = check_shown(staging)
         except RunError as error:  # the place in the result, not that of files that are removed
             raise ValueError(str(error).removeprefix(f"{staging.results}/{name}/")) from error
         run.results.mkdir(exist_ok=True)
         shutil.rmtree(target, ignore_errors=True)  # left by a killed collector
         (staging.results / name).rename(target)
+        return texts
     finally:
         shutil.rmtree(staging.path, ignore_errors=True)
 

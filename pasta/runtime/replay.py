@@ -109,7 +109,7 @@ class Replay:
             self._feed()
             messages: list[str] = []
             sources = self.manifest.get("sources", self._inventory.sources)
-            store_results(
+            texts = store_results(
                 staging, self._pipeline, sources, self.config.tool_timeout, messages.append
             )
             if messages:
@@ -120,7 +120,7 @@ class Replay:
             from pasta.report.text import write_text_report
 
             report_progress("writing the report")
-            write_text_report(staging)
+            write_text_report(staging, texts)
             return staging.move_to(out, force=force, suffix=str(os.getpid()))
         except OSError as error:
             raise RunError(f"{out}: {error.strerror or error}") from None

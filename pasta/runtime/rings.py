@@ -45,6 +45,11 @@ _RESERVE_SECONDS, _SPARE_PROCESSORS = 1.0, 4
 Say = Callable[[str], None]
 
 
+def has_spare_processors() -> bool:
+    """Whether a processor has time for a collector's imports while the program starts."""
+    return len(os.sched_getaffinity(0)) >= _SPARE_PROCESSORS
+
+
 @dataclass
 class WatchedRing:
     """An event ring, and the state of its process and collector."""
@@ -135,15 +140,14 @@ class Rings:
     #: By name of the backend.
     _sampling: dict[str, DeviceSampling] = field(default_factory=dict)
     _host: HostSampling | None = None
-    #: Whether a processor has time for a collector's imports.
-    _spare: bool = field(default_factory=lambda: len(os.sched_getaffinity(0)) >= _SPARE_PROCESSORS)
-    _reserve: Reserve | None = None
+    _spare: bool = field(default_factory=has_spare_processors)
     _reserve_failed: bool = False  # none could be started
     _once_reserve: set[int] = field(default_factory=set)  # pids of collectors
     _backends: list[Backend] | None = None  # recording sources; None: not known yet
 
     def __post_init__(self) -> None:
         self.processes = ProcessTable(self.session.directory / "processes")
+        self._reserve = self.session.reserve
 
     def say_once(self, text: str) -> None:
         """Prints and logs a message unless it was printed before."""
@@ -184,26 +188,15 @@ class Rings:
             self._start_reserve()
 
     def _start_reserve(self) -> None:
-        """Starts a collector in reserve if a process runs for whose end one will be needed: with
-        probes it probably will, as soon as the program starts."""
-        now = time.monotonic()
-        runs = self.wait_status is None
-        wanted = self._spare and runs and not self.watched and self.session.probes.exists()
+        """Starts a collector in reserve if a process runs for whose end one will be needed."""
+        now, wanted = time.monotonic(), False
         for each in self.watched.values():
             if each.ring.used and each.ended is None and each.collector is None:
                 each.used_since = each.used_since or now
                 wanted |= self._spare or now - each.used_since >= _RESERVE_SECONDS
         if wanted:
-            from pasta.runtime.reserve import Reserve  # not needed for short programs
-
-            try:
-                # the session is for those who look at command lines
-                self._reserve = Reserve(
-                    self._start_process("collector_reserve", str(self.session.directory), pipe=True)
-                )
-            except OSError as error:  # a limit of processes
-                self._reserve_failed = True
-                self.session.log(f"no collector in reserve: {error}")
+            self._reserve = start_reserve(self.session, self.environment)
+            self._reserve_failed = self._reserve is None
 
     def dismiss_reserve(self) -> None:
         """Ends the collector in reserve."""
@@ -381,20 +374,11 @@ class Rings:
         self._reserve = None
         if collector is not None:
             self._once_reserve.add(collector.pid)
-        collecting = collector or self._start_process("collector_process", *arguments)
+        collecting = collector or _start(
+            self.session, self.environment, "collector_process", *arguments
+        )
         for watched in shared:
             watched.collector = collecting
-
-    def _start_process(self, name: str, *arguments: str, pipe: bool = False) -> Popen[bytes]:
-        """Starts a module of pasta.runtime, with a pipe to its standard input if wanted."""
-        import subprocess  # imported here: not needed for a program without accelerator
-
-        with open(private.create(self.session.directory / "log.txt", os.O_APPEND), "ab") as log:
-            return subprocess.Popen(
-                [*own_python(f"pasta.runtime.{name}"), *arguments],
-                stdin=subprocess.PIPE if pipe else subprocess.DEVNULL, stdout=log, stderr=log,
-                env=own_environment(self.environment), cwd="/", start_new_session=True,
-            )  # fmt: skip
 
     def _collected(self, watched: WatchedRing) -> None:
         pid, log = watched.pid, self.session.directory / "log.txt"
@@ -441,6 +425,38 @@ class Rings:
         for pid in self._collectors():
             with suppress(ProcessLookupError):
                 os.killpg(pid, signal.SIGKILL)
+
+
+def _start(
+    session: Session,
+    environment: Mapping[str, str],
+    name: str,
+    *arguments: str,
+    pipe: bool = False,
+) -> Popen[bytes]:
+    """Starts a module of pasta.runtime, with a pipe to its standard input if wanted."""
+    import subprocess  # imported here: not needed for a program without accelerator
+
+    with open(private.create(session.directory / "log.txt", os.O_APPEND), "ab") as log:
+        return subprocess.Popen(
+            [*own_python(f"pasta.runtime.{name}"), *arguments],
+            stdin=subprocess.PIPE if pipe else subprocess.DEVNULL, stdout=log, stderr=log,
+            env=own_environment(environment), cwd="/", start_new_session=True,
+        )  # fmt: skip
+
+
+def start_reserve(session: Session, environment: Mapping[str, str]) -> Reserve | None:
+    """Starts a collector in reserve; None if that fails."""
+    from pasta.runtime.reserve import Reserve  # not needed for short programs
+
+    try:
+        # the session is for those who look at command lines
+        return Reserve(
+            _start(session, environment, "collector_reserve", str(session.directory), pipe=True)
+        )
+    except OSError as error:  # a limit of processes
+        session.log(f"no collector in reserve: {error}")
+        return None
 
 
 def read_done(ring: Path, pid: int) -> Outcome:

@@ -8,7 +8,7 @@ import shutil
 import socket
 import traceback
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -70,6 +70,8 @@ class RunWriter:
     #: Events lost because the ring was full, by kind.
     dropped: dict[str, int]
     warnings: list[str]
+    #: Parts of the text report, by tool.
+    texts: dict[str, str] = field(default_factory=dict)
 
     def _write_results(self) -> None:
         """Stores the results of all tools."""
@@ -78,7 +80,8 @@ class RunWriter:
         context.process = context.process._replace(program=program)
         context.roofs = self._roofs()
         timeout = self.config.tool_timeout
-        store_results(self.run, self.pipeline, sources, timeout, self.session.log)
+        log = self.session.log
+        self.texts = store_results(self.run, self.pipeline, sources, timeout, log)
 
     def _roofs(self) -> dict[str, Mapping[str, float]]:
         """Roofs of the devices of the backends that the process used."""
@@ -172,7 +175,7 @@ class RunWriter:
         from pasta.report.text import write_text_report
 
         report_progress("writing the report")
-        write_text_report(self.run)
+        write_text_report(self.run, self.texts)
 
     def _write_symbols(self) -> None:
         self.run.write_symbols(self.pipeline.context.symbols, self.inventory.codes)

@@ -36,6 +36,7 @@ from pasta.frameworks.base import Wanted
 from pasta.runtime.processes import TABLE_BYTES, ProcessIdentity, boot_id, pid_namespace
 
 if TYPE_CHECKING:
+    from pasta.runtime.reserve import Reserve
     from pasta.runtime.ring import Ring
 
 
@@ -77,6 +78,8 @@ class Session(NamedTuple):
     document: dict[str, Any]
     #: Locked descriptor of the directory, if this process owns the session.
     lock: int | None = None
+    #: A collector in reserve that was started with the session.
+    reserve: Reserve | None = None
 
     @classmethod
     def create(

@@ -10,6 +10,7 @@ import pytest
 import pasta
 from pasta.api.runs import Run
 from pasta.report.stacks import has_operators, read_call_tree
+from pasta.report.text import text_report
 from pasta.run.directory import RunDirectory
 from pasta.run.results import read_results
 from tests.support.places import ROOT
@@ -114,3 +115,4 @@ def test_piped_report_is_not_truncated(again: Run) -> None:
     assert "left out to fit the width" not in report and "total_sectors" not in report
     for name in again.arrow("kernel_freq")["kernel"].to_pylist()[:10]:
         assert name in report
+    assert report == text_report(RunDirectory.open(again.path))  # tools were rendered before it

@@ -183,8 +183,8 @@ def test_tool_whose_state_cannot_be_read(pasta_preload, compile_c, tmp_path: Pat
 def test_tools_that_fail_only_in_the_collector(
     pasta_preload, pasta, compile_c, tmp_path: Path
 ) -> None:
-    """One cannot be loaded there, one leaves a thread behind: both are disabled and reported, also
-    with -q."""
+    """One cannot be loaded there, one leaves a thread behind and something to do at the end of its
+    process: both are disabled and reported, also with -q."""
     (tmp_path / "absent.py").write_text(
         "import sys\n"
         "if 'pasta.runtime.collector' in ' '.join(sys.orig_argv): import nothing_of_that_name\n"
@@ -193,7 +193,8 @@ def test_tools_that_fail_only_in_the_collector(
     )
     body = (
         "def result(self):\n"
-        "        import threading\n"
+        "        import atexit, pathlib, threading\n"
+        f"        atexit.register(pathlib.Path({str(tmp_path / 'ended')!r}).touch)\n"
         "        threading.Thread(target=time.sleep, args=(600,)).start()\n"
         "        self.name = {}\n"
         "        return Result('', files={'x': lambda file: sys.exit(1)})"
@@ -211,6 +212,7 @@ def test_tools_that_fail_only_in_the_collector(
     assert lines == list(failure_lines(run.manifest))
     assert f"{tmp_path}/absent.py:2: ModuleNotFoundError" in failures["absent"]["reason"]
     assert pasta("report", run.path).returncode == 1
+    assert (tmp_path / "ended").exists()
 
 
 @pytest.mark.main

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pasta.compiled import Compiled, compiled, internal, store
-from pasta.compiled.building import _shares, declared
+from pasta.compiled import Compiled, building, compiled, internal, store
+from pasta.compiled.building import _shares, build_missing, declared
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs files of two users")
 
@@ -251,6 +251,28 @@ def test_one_of_two_compiles(cache: Path) -> None:
         store.put(found.key, RETURN_7)
     other.join()
     assert found(1) == 7
+
+
+def test_one_of_two_starts_numba(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second process does not start compilers for what a first one compiles; for others it
+    does."""
+    first = [function("x + 4"), function("x + 5")]
+    others = [*first, function("x + 6"), function("x + 7")]
+    started: list[int] = []
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+    monkeypatch.setattr(building, "_run", lambda shares: started.append(sum(map(len, shares))))
+    with store.locked(building._KEY):
+        threads = [threading.Thread(target=build_missing, args=(each,)) for each in (first, others)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(0.1)
+            assert thread.is_alive()
+        for each in first:
+            store.put(each.key, RETURN_7)
+    for thread in threads:
+        thread.join()
+    assert started == [2]
 
 
 def test_functions_are_shared_out_evenly() -> None:

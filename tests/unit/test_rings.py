@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
 import pytest
 
+from pasta.cli import preload
 from pasta.config import Config
-from pasta.runtime.rings import _FEW_SLOTS, Rings, _shares
+from pasta.plugins import load_tools
+from pasta.runtime import probe_plan
+from pasta.runtime.reserve import Reserve
+from pasta.runtime.rings import _FEW_SLOTS, Rings, _shares, start_reserve
 from pasta.runtime.session import Session
 
 
@@ -42,32 +47,43 @@ def test_rings_with_few_events_share_a_collector(
 
 
 @pytest.mark.parametrize(
-    ("processors", "planned", "ended", "expected"),
-    [
-        (4, True, False, True),
-        (2, True, False, False),
-        (4, False, False, False),
-        (4, True, True, False),
-    ],
+    ("processors", "tool", "expected"),
+    [(4, "access_count", True), (2, "access_count", False), (4, "kernel_freq", False)],
 )
-def test_a_collector_is_in_reserve_for_probes_from_the_start(
-    monkeypatch: pytest.MonkeyPatch, processors: int, planned: bool, ended: bool, expected: bool
+def test_a_collector_is_in_reserve_while_probes_are_compiled(
+    monkeypatch: pytest.MonkeyPatch, processors: int, tool: str, expected: bool
 ) -> None:
     """Where a processor has time for its imports."""
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(processors)))
     session = Session.create(Config(), ["program"], 0)
-    if planned:
-        session.probes.write_text("")
-    rings = Rings(session, print, {}, wait_status=0 if ended else None)
-    started: list[str] = []
+    done: list[str] = []
 
-    def start(name: str, *_given: str, pipe: bool) -> subprocess.Popen[bytes]:
-        started.append(name)
-        return subprocess.Popen(["sleep", "60"], stdin=subprocess.PIPE if pipe else None)
+    def start(session: Session, _environment: object) -> Reserve:
+        assert session.directory.exists()
+        done.append("reserve")
+        return Reserve(subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL))
 
-    monkeypatch.setattr(rings, "_start_process", start)
-    for _ in range(2):
-        rings.look()
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(processors)))
+    monkeypatch.setattr(preload, "start_reserve", start)
+    monkeypatch.setattr(probe_plan, "write_plan", lambda *_: done.append("plan"))
+    prepared = preload._prepare_probes(session, Config(), load_tools([tool]), quiet=True)
+    rings = Rings(prepared, print, {})
+    rings.look()  # starts no second one
+    process = None if prepared.reserve is None else prepared.reserve._process
     rings.dismiss_reserve()
     session.remove()
-    assert started == ["collector_reserve"] * expected
+    assert done == ["reserve"] * expected + ["plan"] * (tool == "access_count")
+    assert (process is not None) == expected
+    assert process is None or process.returncode == -signal.SIGKILL
+
+
+def test_a_reserve_that_cannot_start_is_logged(monkeypatch: pytest.MonkeyPatch) -> None:
+    session = Session.create(Config(), ["program"], 0)
+
+    def refused(*_arguments: object, **_settings: object) -> NoReturn:
+        raise BlockingIOError(11, "too many processes")
+
+    monkeypatch.setattr(subprocess, "Popen", refused)
+    found = start_reserve(session, {})
+    log = (session.directory / "log.txt").read_text()
+    session.remove()
+    assert found is None and "no collector in reserve: " in log and "too many processes" in log

@@ -32,8 +32,9 @@ class NvidiaProbes(DeviceProbes):
 
     def compile(self, tools: Sequence[Owner], given: ProbeSettings) -> Sequence[str]:
         """Lines of the plan, with the patches compiled for each architecture. Raises PastaError."""
+        from pasta.backends.nvidia.devices import device_architectures
         from pasta.backends.nvidia.libraries import find_sanitizer
-        from pasta.backends.nvidia.plan import device_architectures, plan_for
+        from pasta.backends.nvidia.plan import plan_for
 
         sms = [given.architecture] if given.architecture else device_architectures()
         return plan_for(

@@ -9,7 +9,6 @@ holds the lock beside it, and the program runs without probes if that ends witho
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import hashlib
 import json
@@ -147,28 +146,6 @@ def library_version(library: Path) -> str:
         f"the version of {library} is unknown",
         remedy=f"set PASTA_SANITIZER_VERSION={VERSIONS[-1]}",
     )
-
-
-def device_architectures() -> list[int]:
-    """Compute capabilities of the NVIDIA devices, as 90 for 9.0; empty without a driver."""
-    import pynvml
-
-    try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError:
-        return []
-    try:
-        found = set()
-        for index in range(pynvml.nvmlDeviceGetCount()):
-            handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-            major, minor = pynvml.nvmlDeviceGetCudaComputeCapability(handle)
-            found.add(10 * major + minor)
-        return sorted(found)
-    except pynvml.NVMLError:
-        return []
-    finally:
-        with contextlib.suppress(pynvml.NVMLError):
-            pynvml.nvmlShutdown()
 
 
 # ---- compiling -------------------------------------------------------------------------------
