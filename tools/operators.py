@@ -711,8 +711,7 @@ class _Findings:
         for place in self.tree.places:  # Python time between two operators of a line
             if place.before is not None and place.before == place.after and place.before in found:
                 found[place.before].time += place.steady
-                if place.longest != place.first:
-                    found[place.before].longest += place.longest
+                found[place.before].longest += place.longest_repeat
         return sorted(found.values(), key=lambda line: -line.time)
 
     def _converted(self, line: _Line) -> Iterator[Finding]:

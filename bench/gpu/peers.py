@@ -126,7 +126,7 @@ class Measured:
 def show(name: str, measured: dict[str, Measured]) -> None:
     """One workload's table, in Markdown."""
     if not (alone := measured[ALONE].figures):
-        return  # it failed, or there was no time left
+        return  # `main` says why
     native = statistics.median(alone)
     print(f"\n### {name}\n\n| | ms | lowest to highest | processes | / program | whole process |")
     print("|---|--:|--:|--:|--:|--:|")
@@ -180,10 +180,12 @@ def main() -> None:
             show(name, found)
     for text in left_out(given.accelprof):
         print(f"not measured: {text}")
-    for measured in figures.values():
-        for mine in measured.values():
+    for name, measured in figures.items():
+        for peer, mine in measured.items():
             if mine.failed:
                 print(f"failed: {mine.failed}")
+            elif not mine.figures:
+                print(f"no time left: {name}, {peer}")
     if given.json:
         given.json.write_text(json.dumps(figures, indent=1, default=vars) + "\n")
 

@@ -24,7 +24,8 @@ _MIN_SAMPLES = 3
 class GapSite:
     """Gaps between the same two lines of the program; times in ns.
 
-    `first` is the time in the first gap of each stack pair, which includes imports and start-up.
+    `first` is the time in the first gap of each stack pair, which includes imports and start-up;
+    `longest_repeat` is the longest of the others.
     `handed` counts gaps between operators of two threads. `loader` is the frame that requests data
     from a data loader in these gaps. `lines` counts samples by running line, `backward` samples
     inside backward(), `asking` samples by line that waits for a data loader, `workers` those of
@@ -39,6 +40,7 @@ class GapSite:
     total: int = 0
     first: int = 0
     longest: int = 0
+    longest_repeat: int = 0
     waits: int = 0
     waited: int = 0  # 0 if unknown
     handed: int = 0
@@ -150,7 +152,8 @@ class Gaps:
             place.repeats += count - 1
             place.total += total
             place.first += first
-            place.longest = max(place.longest, longest)
+            place.longest = max(place.longest, first, longest)
+            place.longest_repeat = max(place.longest_repeat, longest)
             place.handed += handed
             place.waited += min(int(waited[number, 0]), total)
             place.waits += int(waited[number, 1])

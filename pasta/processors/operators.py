@@ -47,8 +47,9 @@ NODE = np.dtype(
     ]
 )
 #: Time (ns) in which no thread was in an operator, by the Python stacks of the operators before and
-#: after it (0: unknown). `first` is the time of the first such gap; `handed` counts gaps
-#: that end in another thread than the one of the last operator. Row 0 is unused.
+#: after it (0: unknown). `first` is the time of the first such gap, `longest` of the longest other;
+#: `handed` counts gaps that end in another thread than the one of the last operator. Row 0 is
+#: unused.
 GAP = np.dtype(
     [
         ("before", "u4"),
@@ -237,9 +238,10 @@ def _follow(  # type: ignore[no-untyped-def]
                             gap_count[0] += 1
                             gaps[row]["before"], gaps[row]["after"] = before, stack
                             gaps[row]["first"] = gap
+                        else:
+                            gaps[row]["longest"] = max(gaps[row]["longest"], gap)
                         gaps[row]["count"] += 1
                         gaps[row]["total"] += gap
-                        gaps[row]["longest"] = max(gaps[row]["longest"], gap)
                         gaps[row]["handed"] += 1 if slot != threads[_LAST_SLOT] else 0
                         left[b] = row
                     if threads[_FIRST_TIME] == 0:

@@ -585,7 +585,9 @@ def test_samples_name_the_line_running_in_a_gap(function: str, splits: Any) -> N
     assert ("num_workers=4" in found.remedy) == (function == "fetch")
 
 
-def test_many_short_operators_at_a_line_are_a_finding() -> None:
+@pytest.mark.parametrize("first", [20_000, 30_000_000])
+def test_many_short_operators_at_a_line_are_a_finding(first: int) -> None:
+    """Also if start-up, in the first gap, took longer than the longest pause."""
     events = Events(start_time=0, step=0)
     events.frames(1, ("/my/rows.py", "scaled", 5))
     now = 0
@@ -593,7 +595,7 @@ def test_many_short_operators_at_a_line_are_a_finding() -> None:
         events.operator("aten::mul", stack=1, time=now + 1)
         now += 20_000_000 if number == 500 else 0  # the machine pauses in an operator …
         events.operator_end(time=now + 10_001)
-        now += 20_000 if number != 700 else 20_000_000  # … and between two
+        now += {0: first, 700: 20_000_000}.get(number, 20_000)  # … and between two
     (found,) = run_tool(Operators, events).findings
     assert (found.what, found.where) == ("many short operators", "rows.py:5 scaled")
     assert "1,100 operators of 19.99 us each" in found.evidence
