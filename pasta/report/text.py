@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,19 +31,20 @@ MAX_FINDINGS = 5
 
 def render(run: RunDirectory, rows: int | None = None) -> Iterator[RenderableType]:
     """Parts of the report; `rows` overrides the number of rows of each table. Raises RunError."""
+    for _, parts in _sections(run, rows):
+        yield from parts
+
+
+def _sections(
+    run: RunDirectory, rows: int | None = None
+) -> Iterator[tuple[str, Iterator[RenderableType]]]:
+    """The report's parts by tool; "": those before and after the tools'."""
     manifest = run.manifest()
     results = list(read_results(run.results, rows="shown" if rows is None else rows))
-    yield from _above(run, manifest, results)
+    yield "", chain(heading(run, manifest), findings_of(ranked(results)))
     for result in results:
-        yield from _tool(run, result, rows)
-    yield from notes(manifest)
-
-
-def _above(
-    run: RunDirectory, manifest: dict[str, Any], results: list[StoredResult]
-) -> Iterator[Text]:
-    yield from heading(run, manifest)
-    yield from findings_of(ranked(results))
+        yield result.name, _tool(run, result, rows)
+    yield "", notes(manifest)
 
 
 def gain_of(finding: Finding) -> str:
@@ -144,10 +146,7 @@ def text_of(parts: Iterable[RenderableType]) -> str:
 def text_report(run: RunDirectory, texts: Mapping[str, str] | None = None) -> str:
     """The report as plain text. `texts`: of tools, from `check_shown`. Raises RunError."""
     known = texts or {}
-    manifest, results = run.manifest(), list(read_results(run.results, rows="shown"))
-    parts = [text_of(_above(run, manifest, results))]
-    parts += [known.get(each.name) or text_of(_tool(run, each, None)) for each in results]
-    return "".join([*parts, text_of(notes(manifest))])
+    return "".join(known.get(tool) or text_of(parts) for tool, parts in _sections(run))
 
 
 def write_text_report(run: RunDirectory, texts: Mapping[str, str] | None = None) -> Path:

@@ -20,7 +20,7 @@ def device_architectures() -> list[int]:
     seen = _seen()
     if not seen:
         return _reported()
-    kept = paths.cache("devices.json")
+    kept = paths.cache("devices.json", make=True)
     # a file that cannot be read, or that this function has not written
     with suppress(OSError, ValueError, LookupError, TypeError, private.NotPrivate):
         known = json.loads(private.read(kept))
@@ -29,7 +29,6 @@ def device_architectures() -> list[int]:
     found = _reported()
     if found:
         with suppress(OSError):
-            kept.parent.mkdir(parents=True, exist_ok=True)
             document = {"seen": seen, "architectures": found}
             private.write_atomically(kept, json.dumps(document).encode())
     return found

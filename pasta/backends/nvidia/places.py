@@ -266,13 +266,11 @@ def _at_row(offset: int) -> str:
 
 #: Lines that set `found` to the index of the access's object, looked up here if LATE, and `group`.
 _FOUND = [
-    "group = 1",
     "if env[LATE] != 0:",
     "    found, group = find_group(env[USER], env[ADDRESS], env[SIZE])",
     "else:",
     "    found = env[OBJECT]",
-    "    if env[ALONE] == 0:",
-    "        group = match_any_sync(activemask(), sized(found, env[SIZE]))",
+    *(f"    {line}" for line in _same("sized(found, env[SIZE])")),
 ]
 
 
