@@ -28,7 +28,7 @@ class Numbers(Protocol):
         """The object that a number always denoted, -1 if unknown, and an offset in it in bytes."""
 
     def add_pieces(self, words: NDArray[Any]) -> None:
-        """Register pieces of allocations: number, address and bytes of each, as uint64."""
+        """Register pieces: number, address, bytes and allocation's number of each, as uint64."""
 
 
 class DeviceReader(Protocol):

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from pasta.processors.batch import ABSENT_U64
 from pasta.processors.codes import grown
-from pasta.processors.objects import MEMORY, TENSOR
+from pasta.processors.objects import TENSOR
 from pasta.processors.past import Past
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 _MAX_NUMBER = 1 << 32
 #: Allocations whose events may be missing; larger numbers mean damaged records.
 _MAX_MISSING = 1 << 25
-_PIECE = np.dtype([("number", "u8"), ("address", "u8"), ("bytes", "u8")])
+_PIECE = np.dtype([("number", "u8"), ("address", "u8"), ("bytes", "u8"), ("allocation", "u8")])
 
 
 class ObjectNumbers:
@@ -36,8 +37,10 @@ class ObjectNumbers:
         self._positions = np.zeros(1024, np.uint64)  # of the allocation's record + 1, by number
         self._pieces = np.zeros(1024, _PIECE)  # by number; 0 bytes: no piece
         self._past = Past(snapshots)
-        #: Number of objects and ranges, by layer.
-        self._ranges: dict[int, tuple[int, tuple[NDArray[Any], ...]]] = {}
+        self._began = np.zeros(0, np.uint64)  # of objects by id: position of the allocation
+        self._sorted: _Tensors | None = None
+        #: Ranges of these tensors by allocation.
+        self._ranges: dict[int, tuple[NDArray[Any], ...]] = {}
 
     def feed(self, selected: Batch) -> None:
         """Follow the allocations of a batch."""
@@ -50,7 +53,8 @@ class ObjectNumbers:
             self._positions[numbers[known]] = selected.positions(records)[known] + np.uint64(1)
 
     def add_pieces(self, words: NDArray[Any]) -> None:
-        """Register pieces of allocations: number, address and bytes of each, as uint64."""
+        """Register pieces: number, address, bytes and number of the allocation of each, as
+        uint64."""
         pieces = np.ascontiguousarray(words).view(_PIECE).reshape(-1)
         pieces = pieces[pieces["number"] < _MAX_NUMBER]
         if len(pieces):
@@ -69,46 +73,44 @@ class ObjectNumbers:
         return found
 
     def _held(self, pieces: NDArray[Any], versions: NDArray[Any]) -> NDArray[Any]:
-        """Ids of the tensors that held pieces, otherwise of the allocations; -1 for none."""
+        """Ids of the tensors that held pieces, otherwise of their allocations; -1 if unknown."""
         found = self._past.lookup(pieces["address"], versions, TENSOR)
         rows = self.objects.rows[found]
         whole = pieces["address"] + pieces["bytes"] <= rows["address"] + rows["bytes"]
         other = (found < 0) | ~whole
-        found[other] = self._past.lookup(pieces["address"][other], versions[other], MEMORY)
+        found[other] = self._allocations(pieces["allocation"][other])
         return found
 
     def place(self, number: int) -> tuple[int, int]:
         """The object that a number always denoted, -1 if unknown, and the offset of the number's
-        first byte in it; for a piece that several tensors held, the last allocation there."""
+        first byte in it; for a piece that several tensors held, its allocation."""
         if number >= len(self._pieces) or not self._pieces["bytes"][number]:
             return int(self._allocations(np.asarray([number], np.uint64))[0]), 0
-        address, bytes = (int(self._pieces[name][number]) for name in ("address", "bytes"))
-        holds: list[int] = []
-        for layer in (TENSOR, MEMORY):
-            begins, ends, lasts, counts = self._held_by(layer)
-            meets = np.flatnonzero((begins < address + bytes) & (ends > address))
-            holds = lasts[meets].tolist()
-            alone = len(meets) == 1 and counts[meets[0]] == 1
-            if alone and begins[meets[0]] <= address and ends[meets[0]] >= address + bytes:
-                break
-        if not holds:
-            return -1, 0
-        found = max(holds)
-        return found, max(0, address - int(self.objects.rows["address"][found]))
+        piece = self._pieces[number]
+        address, end = int(piece["address"]), int(piece["address"]) + int(piece["bytes"])
+        found = int(self._allocations(piece["allocation"].reshape(1))[0])
+        begins, ends, ids, counts = self._tensors(found, address, end)
+        meets = np.flatnonzero((begins < end) & (ends > address))
+        if len(meets) == 1 and counts[meets[0]] == 1:
+            (at,) = meets
+            if begins[at] <= address and ends[at] >= end:
+                found = int(ids[at])
+        return found, address - int(self.objects.rows["address"][found]) if found >= 0 else 0
 
-    def _held_by(self, layer: int) -> tuple[NDArray[Any], ...]:
-        """Distinct ranges of a layer's objects: begin, end, last id and number of objects."""
+    def _tensors(self, allocation: int, address: int, end: int) -> tuple[NDArray[Any], ...]:
+        """Distinct ranges of the tensors in an allocation, while it lived, as others may have had
+        its addresses before and after; of an unknown one (-1), of those between two addresses."""
         rows = self.objects.rows
-        kept = self._ranges.get(layer)
-        if kept is None or kept[0] != len(rows):
-            ids = np.flatnonzero(rows["layer"] == layer)
-            ranges = rows[["address", "bytes"]][ids]
-            distinct, at, counts = np.unique(ranges, return_inverse=True, return_counts=True)
-            lasts = np.zeros(len(distinct), np.int64)
-            lasts[at.reshape(-1)] = ids
-            ends = distinct["address"] + distinct["bytes"]
-            kept = self._ranges[layer] = len(rows), (distinct["address"], ends, lasts, counts)
-        return kept[1]
+        if self._sorted is None or self._sorted.objects != len(rows):
+            self._sorted, self._ranges = _Tensors(rows), {}
+        if allocation < 0:
+            return self._sorted.between(address, end)
+        if (kept := self._ranges.get(allocation)) is None:
+            mine = rows[allocation]
+            address, end = int(mine["address"]), int(mine["address"]) + int(mine["bytes"])
+            life = mine["alloc_position"], mine["free_position"]
+            kept = self._ranges[allocation] = self._sorted.between(address, end, *life)
+        return kept
 
     def _allocations(self, numbers: NDArray[Any]) -> NDArray[Any]:
         """Ids of the allocations with these numbers; -1 if unknown."""
@@ -117,9 +119,41 @@ class ObjectNumbers:
         rows = self.objects.rows
         known = positions != 0
         positions = positions - known
-        at = np.searchsorted(rows["alloc_position"], positions)
+        if len(self._began) != len(rows):  # rows are not contiguous: a search would copy this
+            self._began = rows["alloc_position"].copy()
+        at = np.searchsorted(self._began, positions)
         at = np.minimum(at, max(0, len(rows) - 1))
         found = within & known & (len(rows) > 0)
         if len(rows):
-            found &= rows["alloc_position"][at] == positions
+            found &= self._began[at] == positions
         return np.where(found, at, -1)
+
+
+class _Tensors:
+    """Tensors among the first `objects` of a run, by address and size."""
+
+    def __init__(self, rows: NDArray[Any]) -> None:
+        self.objects = len(rows)
+        ids = np.flatnonzero(rows["layer"] == TENSOR)
+        begins = rows["address"][ids]
+        ends = begins + rows["bytes"][ids]
+        order = np.lexsort((ends, begins))
+        self._ids, self._begins, self._ends = ids[order], begins[order], ends[order]
+        self._from = rows["alloc_position"][self._ids]
+        self._until = rows["free_position"][self._ids]
+        self._longest = int((ends - begins).max(initial=np.uint64(0)))
+
+    def between(
+        self, address: int, end: int, after: int = 0, before: int = ABSENT_U64
+    ) -> tuple[NDArray[Any], ...]:
+        """Distinct ranges of those that touch these addresses and lived between two positions:
+        begin, end, an id and the number of tensors."""
+        lowest = np.uint64(max(0, address - self._longest))
+        near = slice(*np.searchsorted(self._begins, np.asarray([lowest, end], np.uint64)))
+        mine = self._ends[near] > np.uint64(address)
+        mine &= (self._from[near] < before) & (self._until[near] > after)
+        begins, ends, ids = (each[near][mine] for each in (self._begins, self._ends, self._ids))
+        new = np.ones(len(ids), bool)
+        new[1:] = (begins[1:] != begins[:-1]) | (ends[1:] != ends[:-1])
+        starts = np.flatnonzero(new)
+        return begins[starts], ends[starts], ids[starts], np.diff(starts, append=len(ids))

@@ -136,7 +136,8 @@ enum {
     PASTA_PROBED_launch = 1, /* after it: uint64_t[words], then objects × {uint64_t number, uint64_t[object_words]} */
     PASTA_PROBED_hash = 2,   /* after it: rows × {uint64_t key, uint64_t[words]}: totals of all launches so far */
     PASTA_PROBED_bins = 3,   /* after it: rows × {uint64_t number, first, count, shift, values[count × words]} */
-    PASTA_PROBED_pieces = 4, /* after it: rows × {uint64_t number, address, bytes}: parts of allocations, for tensors */
+    PASTA_PROBED_pieces = 4, /* after it: rows × {uint64_t number, address, bytes, allocation}: parts of allocations (their
+                              * numbers), for tensors */
     PASTA_PROBED_pairs = 5,  /* after it: rows × {uint64_t number of the object, pc, uint64_t[words]}, of a launch */
 };
 enum { PASTA_PROBED_OTHER = 0xffffffff /* object number: the launch touched more objects than rows */ };

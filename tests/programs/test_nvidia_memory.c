@@ -36,7 +36,7 @@ static struct {
 } model[SPACE + 1];
 
 static struct {
-    uint64_t address, bytes;
+    uint64_t address, bytes, allocation;
 } known[1 << 20]; /* of pieces by number */
 
 static void allocate(uint64_t address, uint64_t bytes) {
@@ -77,6 +77,7 @@ static void compare(void) {
         CHECK(pieces[i].number < sizeof known / sizeof *known && !known[pieces[i].number].bytes);
         known[pieces[i].number].address = pieces[i].address;
         known[pieces[i].number].bytes = pieces[i].bytes;
+        known[pieces[i].number].allocation = pieces[i].allocation;
     }
     free(pieces);
     pasta_nv_allocation *objects;
@@ -87,6 +88,7 @@ static void compare(void) {
         const pasta_nv_allocation *o = &objects[i];
         for (; at < o->address; at++) CHECK(!model[at].allocation);
         bool whole = model[at].allocation == o->number;
+        CHECK(whole || known[o->number].allocation == model[at].allocation);
         if (!whole) CHECK(model[at].cut && known[o->number].address == at && known[o->number].bytes == o->bytes);
         for (; at < o->address + o->bytes; at++) {
             CHECK(model[at].allocation == model[o->address].allocation);

@@ -9,6 +9,7 @@ import pytest
 
 from pasta.backends.nvidia.places import LaunchWords
 from pasta.backends.nvidia.plan import layout_of
+from pasta.plugins import find_tools
 from pasta.probes import Bitmap, Counter, Histogram, PerPC, TopK, probe
 from pasta.processors.filter import Filter
 from pasta.runtime.pipeline import Pipeline
@@ -18,6 +19,7 @@ from pasta.tool import Result, Tool
 LAUNCH, HASH, BINS, PIECES, PAIRS = 1, 2, 3, 4, 5
 OTHER_OBJECT, OTHER_KEY = 0xFFFF_FFFF, 0xFFFF_FFFF_FFFF_FFFF
 A, B = 0x1000, 0x200000
+MIB = 1 << 20
 
 
 class Counted(Tool):
@@ -195,8 +197,10 @@ def test_pieces_map_to_tensors() -> None:
     events.tensor_alloc(A + 0x2000, 0x1000)  # 5: in the middle of a piece
     launches.append(events.launch("k"))
     pipeline.feed(events.batch())
-    pieces = [7, A, 0x1000, 8, A + 0x1000, 0x1000, 9, A + 0x2000, 0x3000]
-    pipeline.feed_device(entry(PIECES, pieces, words=3, rows=3))
+    pieces = [
+        *(7, A, 0x1000, 1), *(8, A + 0x1000, 0x1000, 1), *(9, A + 0x2000, 0x3000, 1),
+    ]  # fmt: skip
+    pipeline.feed_device(entry(PIECES, pieces, words=4, rows=3))
     for at in (2, 0, 1):
         launch = Launch(tool, launches[at])
         for piece in (7, 8, 9):
@@ -213,6 +217,73 @@ def test_pieces_map_to_tensors() -> None:
     # bins count all launches: for a piece held by several tensors they belong to the allocation
     heat = tool.heat.rows()[["object", "bin", "count"]].tolist()
     assert heat == [(0, 0, 7), (0, 2, 9), (3, 0, 8)]
+
+
+def reallocating(tool: Tool) -> tuple[Pipeline, list[int]]:
+    """A framework returns an allocation of 20 MiB, and gets two of 2 MiB at its addresses. Returns
+    the launches in the first one, and delivers a count in the last bin of each piece."""
+    events = Events()
+    events.add("process_start", source="nvidia_sanitizer", version="13.5")
+    pipeline = Pipeline(Filter(), [tool], events.context())
+
+    def allocate(address: int, bytes: int, number: int) -> None:
+        events.add(
+            "memory_alloc", address=address, bytes=bytes, memory=1, correlation=number, device=0
+        )
+
+    allocate(A, 20 * MIB, 1)  # object 0
+    launches = []
+    for bytes in (8 * MIB, 8 * MIB, 6 * MIB):  # 1, 2, 3
+        events.tensor_alloc(A, bytes)
+        launches.append(events.launch("k"))
+        events.tensor_free(A)
+    events.tensor_alloc(A + 8 * MIB, MIB)  # 4: alone in its piece
+    events.tensor_free(A + 8 * MIB)
+    events.add("memory_free", address=A, memory=1, correlation=1, device=0)
+    allocate(A, 2 * MIB, 10)  # 5
+    events.tensor_alloc(A, 2 * MIB)  # 6: alone in its piece
+    allocate(A + 8 * MIB, 2 * MIB, 12)  # 7
+    events.tensor_alloc(A + 8 * MIB, MIB)  # 8: alone in its piece
+    events.tensor_alloc(A + 31 * MIB, 2 * MIB)  # 9
+    pipeline.feed(events.batch())
+    pieces = [
+        (2, A, 6 * MIB, 1), (3, A + 6 * MIB, 2 * MIB, 1), (4, A + 8 * MIB, MIB, 1),
+        (5, A + 9 * MIB, 11 * MIB, 1), (11, A, 2 * MIB, 10), (13, A + 8 * MIB, MIB, 12),
+        (14, A + 64 * MIB, MIB, 99), (15, A + 32 * MIB, MIB, 99),  # of one without a record
+    ]  # fmt: skip
+    words = [word for piece in pieces for word in piece]
+    pipeline.feed_device(entry(PIECES, words, words=4, rows=len(pieces)))
+    for number, _, bytes, _ in pieces:
+        bins = bytes // 4096
+        counts = [0] * (bins - 1) + [number]
+        pipeline.feed_device(entry(BINS, counts, words=1, rows=bins, row_words=12, ordinal=number))
+    return pipeline, launches
+
+
+def test_pieces_belong_to_allocations_that_were_freed() -> None:
+    tool = Counted()
+    pipeline, launches = reallocating(tool)
+    launch = Launch(tool, launches[2])
+    for number in (2, 3, 14):
+        launch.put("objects", number, object=number)
+    pipeline.feed_device(launch.encoded())
+    pipeline.finish()
+    assert pipeline.failures == {}
+    counted = tool.objects.rows()[["object", "count"]].tolist()
+    assert counted == [(-1, 14), (0, 3), (3, 2)]
+    last = {mib: mib * MIB // 4096 - 1 for mib in (1, 2, 6, 8, 20)}
+    assert tool.heat.rows()[["object", "bin", "count"]].tolist() == [
+        (-1, 0, 14), (0, last[6], 2), (0, last[8], 3), (0, last[20], 5), (4, last[1], 4),
+        (6, last[2], 11), (8, last[1], 13), (9, last[2], 15),
+    ]  # fmt: skip
+
+
+def test_heat_maps_of_freed_allocations() -> None:
+    """They had counts behind the ends of smaller ones, and no result."""
+    pipeline, _ = reallocating(find_tools("hotness")[0]())
+    result = pipeline.finish()["hotness"]
+    heat = [figure.series["accesses"].sum() for figure in result.figures.values()]
+    assert sorted(heat) == [4, 2 + 3 + 5, 11, 13, 15]
 
 
 def test_filtered_launch_is_omitted() -> None:

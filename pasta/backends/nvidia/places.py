@@ -603,6 +603,7 @@ class BinWords(Place[PerBin]):
         if len(bins):
             # bins may be larger on a device short of memory: they count at their begin
             begins = (bins << np.uint64(shift)) + np.uint64(offset)
+            begins = begins if id >= 0 else np.zeros_like(begins)
             columns = {
                 "object": np.full(len(bins), id),
                 "bin": begins // np.uint64(self.request.bytes),

@@ -268,7 +268,8 @@ static void number_pieces(live *l, uint64_t first, uint64_t last) {
             news.list = grown;
             news.room = wanted;
         }
-        news.list[news.count++] = (pasta_nv_piece){p->number, p->address, end_of(l, at) - p->address};
+        news.list[news.count++] =
+            (pasta_nv_piece){p->number, p->address, end_of(l, at) - p->address, l->allocation.number};
     }
 }
 

@@ -135,7 +135,7 @@ uint64_t pasta_nv_objects_version(void);
 /* A framework's allocator handed out part of an allocation. */
 void pasta_nv_tensor(uint64_t address, uint64_t bytes);
 typedef struct pasta_nv_piece {
-    uint64_t number, address, bytes;
+    uint64_t number, address, bytes, allocation; /* number of the allocation that it is a part of */
 } pasta_nv_piece;
 /* New pieces of allocations since the last call; the caller frees them. */
 size_t pasta_nv_new_pieces(pasta_nv_piece **pieces);
