@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 import random
 import re
 import struct
@@ -198,6 +199,23 @@ def test_small_tensors_are_found_by_the_parts_of_their_bucket(source: ctypes.CDL
     for number, (address, _) in enumerate(tensors, 1):
         middle = address + size // 2
         assert launch.run(text, WIDE["find"], r1=USER, r2=middle)["$0"] == number
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_segments_of_a_framework(source: ctypes.CDLL, seed: int) -> None:
+    """Of 2 and 20 MiB, often adjacent, some of them in pieces: each ends where the next begins."""
+    chosen, at = random.Random(seed), 0x7F4D_0000_0000
+    pieces: list[tuple[int, int]] = []
+    for _ in range(16):
+        size = chosen.choice((2, 2, 2, 20, 20, 34)) << 20
+        cuts = {512 * chosen.randrange(1, size // 512) for _ in range(chosen.choice((0, 1, 5, 30)))}
+        edges = [0, *sorted(cuts), size]
+        pieces += [(at + begin, end - begin) for begin, end in itertools.pairwise(edges)]
+        at += size + chosen.choice((0, 0, 0, 2 << 20, 1 << 30))
+    launch = Launch(source, pieces)
+    for start, size in pieces:
+        for address in (start, start + size - 1, start + size):
+            assert launch.find(address) == launch.owner(address), hex(address)
 
 
 def test_many_objects_in_one_part_are_searched(source: ctypes.CDLL) -> None:
