@@ -17,7 +17,7 @@ enum {
     PASTA_PROBE_CLUSTERS = 4,
     PASTA_PROBE_SLOTS = 64, /* launches that are described one behind another, at a multiple of their size */
     PASTA_PROBE_BATCHES = 16, /* … of such launches, which must fit into the memory for probes */
-    PASTA_PROBE_MIN_STRIPES = 8, /* copies of a launch's words, and of its objects', however little memory there is */
+    PASTA_PROBE_MIN_STRIPES = 8, /* copies of a launch's words, and of its objects', that are planned for at least */
     PASTA_PROBE_TRIES = 16, /* rows of a hash table of objects that are looked at */
     PASTA_PROBE_NODES = 1 << 16, /* rows of a table of nodes of graphs, by the lowest bits of the grid's number */
     PASTA_PROBE_IS_NODE = 1, /* in a callback's user data: see pasta_probe_launch */

@@ -184,6 +184,10 @@ def rows(done: Done, table: str) -> list[tuple[int, ...]]:
 def expect(done: Done, script: Script) -> None:
     """Checks the program's output and status, and exactly the counts that it played."""
     assert (done.exit_status, done.stdout, done.target_stderr) == (7, "done\n", "")
+    expect_counts(done, script)
+
+
+def expect_counts(done: Done, script: Script) -> None:
     assert_counted(done, script)
     assert sorted(rows(done, "pcs")) == sorted(script.pcs.items())
     heat = sorted((size, bin, count) for (size, bin), count in script.heat.items())
@@ -487,6 +491,50 @@ def test_insufficient_memory_is_reported_once(play: Play) -> None:
     assert len([note for note in done.notes if "are not probed" in note]) == 1
     assert len(done.notes) == len(set(done.notes))
     assert rows(done, "total") == []
+
+
+MIB = 1 << 20
+COUNTS = (4, 20, 40, 90, 180, 300)  # live objects: each for twice as many rows
+
+
+def test_batches_fit_any_number_of_objects(play: Play) -> None:
+    """Objects become more and fewer; batches of each number of rows would not fit side by side."""
+    script, number = Script(), 0
+    for live in (*COUNTS, *reversed(COUNTS), *COUNTS):
+        for address in [*script.live][live:]:
+            script.free(address)
+        for n in range(len(script.live), live):
+            number += 1
+            script.alloc(0x200000000 + n * 8192, 4096 + number)
+        for n in range(300):
+            script.launch(S, (0x200000000 + n % live * 8192, n + 1, 0x10))
+        script.say("sync")
+        script.say("pause")
+    script.say("used")
+    done = play(script, "--set", "probes.memory=16MiB")
+    assert (done.exit_status, done.target_stderr) == (7, "")
+    expect_counts(done, script)
+    assert done.notes == []
+    (used,) = re.findall(r"used (\d+)", done.stdout)
+    assert int(used) <= 16 * MIB
+
+
+def test_launches_in_flight_have_fewer_stripes(play: Play) -> None:
+    """Those with as many stripes as planned need more memory than there is."""
+    script, live, launches = Script(), 300, 300
+    for n in range(live):
+        script.alloc(0x200000000 + n * 8192, 4096 + n)
+    script.say("hold", S)
+    for n in range(launches):
+        script.launch(S, (0x200000000 + n % live * 8192, n % 7 + 1, 0x10))
+    script.say("used")
+    script.say("release", S)
+    done = play(script, "--set", "probes.memory=16MiB")
+    assert (done.exit_status, done.target_stderr) == (7, "")
+    expect_counts(done, script)
+    assert done.notes == []
+    (used,) = re.findall(r"used (\d+)", done.stdout)
+    assert int(used) <= 16 * MIB
 
 
 def test_storage_of_freed_objects_is_reused(play: Play) -> None:

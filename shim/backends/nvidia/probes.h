@@ -69,6 +69,7 @@ typedef struct pasta_nv_batch {
     struct pasta_nv_batch *next, *next_current;
     struct pasta_nv_prober *owner;
     uint64_t stream, descriptors;
+    uint64_t room;  /* bytes from `words` on */
     uint64_t words; /* of the launches, with all stripes: pasta_nv_words_bytes() of each */
     uint64_t slots; /* of the launches: keys, plain words, pairs and rows of objects */
     const pasta_nv_version *table; /* in the descriptors of its unused slots; NULL: none */
@@ -76,6 +77,7 @@ typedef struct pasta_nv_batch {
     volatile uint8_t *marker;
     uint64_t keys_bytes, plain_bytes, pairs_bytes, slot_bytes, last_marker;
     uint32_t rows, stripes, stripe_bytes;
+    uint32_t rows_wanted; /* more than `rows` if memory was short */
     uint32_t spill_rows; /* after all slots, for each: for objects without a row in the slot */
     uint32_t used;         /* slots given out */
     uint32_t begun, ended; /* launches by their callbacks */
@@ -133,6 +135,7 @@ typedef struct pasta_nv_prober {
     volatile uint8_t *markers;
     uint32_t markers_used;
     uint64_t memory; /* bytes in use on the device */
+    uint64_t refused, refused_at; /* bytes that the device did not have, and when */
     uint64_t epochs, missed;
     uint64_t trace; /* pasta_probe_trace on the device; 0: none */
     pasta_nv_tracer *tracer;
