@@ -138,13 +138,19 @@ enum {
     PASTA_PROBED_bins = 3,   /* after it: rows × {uint64_t number, first, count, shift, values[count × words]} */
     PASTA_PROBED_pieces = 4, /* after it: rows × {uint64_t number, address, bytes}: parts of allocations, for tensors */
     PASTA_PROBED_pairs = 5,  /* after it: rows × {uint64_t number of the object, pc, uint64_t[words]}, of a launch */
+    PASTA_PROBED_missed = 6, /* after it: rows × {uint64_t ordinal, PASTA_MISSED_*}: flagged as probed, but without counts */
+};
+enum {
+    PASTA_MISSED_memory = 0,  /* there was none on the device */
+    PASTA_MISSED_error = 1,   /* a call failed */
+    PASTA_MISSED_running = 2, /* the kernel still ran when the program ended */
 };
 enum { PASTA_PROBED_OTHER = 0xffffffff /* object number: the launch touched more objects than rows */ };
 
 typedef struct pasta_probed {
     uint32_t kind;       /* PASTA_PROBED_* */
     uint32_t words;      /* of a row, or fixed ones of a launch */
-    uint32_t rows;       /* objects of a launch, or pairs */
+    uint32_t rows;       /* objects of a launch, pairs, or missed launches */
     uint32_t row_words;  /* of an object */
     uint64_t ordinal;    /* of the launch */
     uint64_t generation; /* of a hash or bins: a new one begins empty */
