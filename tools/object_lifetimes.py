@@ -188,8 +188,9 @@ class ObjectLifetimes(Tool):
         rows = self.launched.rows()
         unknown = np.zeros(len(rows), bool)
         if self._knows_accesses:
+            unknown = ~rows["probed"] | self.context.sampling.missed(rows["launch"])
             # the last launches of a program that was killed may not have run
-            unknown = ~rows["probed"] | (rows["launch"] > self.touched.rows()["launch"].max())
+            unknown |= rows["launch"] > self.touched.rows()["launch"].max()
         return DeviceLaunches(rows["position"].astype(np.int64), rows["device"], unknown)
 
     def _uses(self) -> NDArray[Any]:

@@ -138,6 +138,7 @@ class Roofline(Tool):
         """Tables by kernel and operator, and the roofs."""
         rows = np.concatenate([np.empty(0, _LAUNCH), *self.launched])
         rows = rows[np.argsort(rows["ordinal"], kind="stable")]
+        rows["probed"] &= ~self.context.sampling.missed(rows["ordinal"])
         compute = self._compute_roofs()
         roofs = [*self._memory_roofs(), *dict.fromkeys(filter(None, compute.values()))]
         work, kernels = self._work(rows, compute)

@@ -715,7 +715,8 @@ class _Run:
     def probed(self) -> NDArray[Any]:
         """Which launches (bool) were probed, in this run or in the other pass."""
         if self.tool.other is None:
-            return np.asarray(self.launches["probed"])
+            missed = self.tool.context.sampling.missed(self.launches["launch"])
+            return np.asarray(self.launches["probed"] & ~missed)
         return np.isin(self.launches["launch"], self.tool.other.probed)
 
     @property

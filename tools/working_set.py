@@ -207,6 +207,7 @@ class WorkingSet(Tool):
         at = np.searchsorted(found["launch"], touched["launch"])
         np.add.at(found["working_set"], at, touched["bytes"])
         np.add.at(found["unknown"], at, touched["unknown"])
+        found["probed"] &= ~self.context.sampling.missed(found["launch"])
         known = touched["object"] >= 0
         np.add.at(found["objects"], at[known], 1)
         for name, launch, object in self._layers(at[known], touched["object"][known]):

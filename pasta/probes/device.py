@@ -91,9 +91,12 @@ class DeviceProbes(Protocol):
         tools: Sequence[Owner],
         numbers: Numbers,
         selected: Callable[[NDArray[Any]], NDArray[Any]],
+        missed: Callable[[NDArray[Any], str], None],
     ) -> DeviceReader:
         """A reader for the maps of tools with probes. `selected`: whether the filter keeps launches
-        (bool by uint64 ordinals). Raises ToolError for maps that devices do not support."""
+        (bool by uint64 ordinals). `missed` is called with launches (ordinals) that are flagged as
+        probed but have no counts, and why. Raises ToolError for maps that devices do not support.
+        """
         raise ToolError("probes do not run on the devices of this backend")
 
     def read_code(

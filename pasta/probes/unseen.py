@@ -45,7 +45,7 @@ class Seen(Protocol):
         """Coverage of each kernel by the tool's probes."""
 
     def device_losses(self) -> list[tuple[str, str]]:
-        """Accesses that devices could not count: name of the tool (empty: all), text."""
+        """Launches and accesses that devices could not count: tool (empty: all), text."""
 
 
 def with_unseen(name: str, tool: Owner, context: Context, probes: Seen, result: Result) -> Result:

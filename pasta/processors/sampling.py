@@ -93,6 +93,9 @@ class Sampling:
         self.probed: dict[int, int] = {}
         #: Numbers of the shapes of launches (0: unknown), by ordinal: in pages of `_PAGE`.
         self._numbers: dict[int, NDArray[Any]] = {}
+        #: Launches that are flagged as probed, but have no counts, in such pages; their number.
+        self._missed: dict[int, NDArray[Any]] = {}
+        self._misses = 0
 
     def add(self, launches: NDArray[Any], operators: NDArray[Any] | None = None) -> None:
         """Counts launch records. `operators`: ids of the names (uint32) of the operators in which
@@ -141,6 +144,35 @@ class Sampling:
         if probed:
             self.probed[shape.kernel] = self.probed.get(shape.kernel, 0) + probed
         return shape.number
+
+    def miss(self, launches: NDArray[Any]) -> NDArray[Any]:
+        """Takes launches by ordinal, which were added as probed, out of the probed ones; which of
+        them (bool) were not taken out before."""
+        _, first = np.unique(launches, return_index=True)
+        new = np.zeros(len(launches), bool)
+        new[first] = ~self.missed(launches[first])
+        new &= self.numbers(launches) > 0
+        self._misses += int(new.sum())
+        for page, _, at in _pages(launches[new]):
+            self._missed.setdefault(page, np.zeros(_PAGE, bool))[at] = True
+        shapes = [*self.shapes.values()]
+        numbers, counts = np.unique(self.numbers(launches[new]), return_counts=True)
+        for number, count in zip(numbers.tolist(), counts.tolist(), strict=True):
+            shape = shapes[number - 1]
+            shape.probed -= count
+            self.probed[shape.kernel] -= count
+            if not self.probed[shape.kernel]:
+                del self.probed[shape.kernel]
+        return new
+
+    def missed(self, launches: NDArray[Any]) -> NDArray[Any]:
+        """Which launches (bool), by ordinal, have the flag of probed ones but no counts: the device
+        lacked memory, for example."""
+        found = np.zeros(len(launches), bool)
+        for page, mine, at in _pages(launches):
+            if page in self._missed:
+                found[mine] = self._missed[page][at]
+        return found
 
     def numbers(self, launches: NDArray[Any]) -> NDArray[Any]:
         """Numbers of the shapes (uint32) of launches, by ordinal; 0: unknown."""
@@ -323,9 +355,12 @@ class Sampling:
             every = max(1, round(seen / probed))
             text += (
                 f"; never probed: {counted(len(unprobed), 'kernel')},"
-                f" {_percent(self._share(unprobed))} of launches (--sample, or --set"
-                f" probes.every={every}, instead of a window or budget probes the first launch of"
-                " each)"
+                f" {_percent(self._share(unprobed))} of launches"
+            )
+        if unprobed and probed + self._misses < seen:
+            text += (
+                f" (--sample, or --set probes.every={every}, instead of a window or budget probes"
+                " the first launch of each)"
             )
         launched = self.launches()
         rest = [

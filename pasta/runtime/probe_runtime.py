@@ -69,6 +69,9 @@ class ProbeRuntime:
         self.kernels = ProbedKernels()
         self.sampling = Sampling()
         self.orphans = 0
+        #: Launches without counts by why, and those whose events were not seen yet.
+        self._missed: Counter[str] = Counter()
+        self._unseen: list[tuple[NDArray[Any], str]] = []
         #: Modules with probed launches, and launches that were not selected, by kernel and module.
         self._patched: set[int] = set()
         self._beside: Counter[tuple[int, int]] = Counter()
@@ -116,8 +119,21 @@ class ProbeRuntime:
         """Follow all launches: dropped ones have accesses too."""
         launched = whole["kernel_launch"]["ordinal"]
         self.launches.feed(selected, launched, self._context.operators)
+        self._miss_unseen()
         if len(selected["kernel_launch"]) < len(launched):
             self._follow_unselected(selected["kernel_launch"], whole["kernel_launch"])
+
+    def _miss(self, launches: NDArray[Any], why: str) -> None:
+        """Devices have no counts of these launches, which are flagged as probed."""
+        states = self.launches.states(launches)
+        self._missed[why] += int(self.sampling.miss(launches[states == SELECTED]).sum())
+        if (states == UNSEEN).any():
+            self._unseen.append((launches[states == UNSEEN], why))
+
+    def _miss_unseen(self) -> None:
+        unseen, self._unseen = self._unseen, []
+        for launches, why in unseen:
+            self._miss(launches, why)
 
     def _follow_unselected(self, selected: NDArray[Any], launches: NDArray[Any]) -> None:
         probed = launches[launches["flags"] & abi.FLAG_PROBED != 0]
@@ -247,6 +263,7 @@ class ProbeRuntime:
                 self.tools,
                 self.numbers,
                 lambda ordinals: self.launches.states(ordinals) == SELECTED,
+                self._miss,
             )
         return self._device
 
@@ -290,7 +307,7 @@ class ProbeRuntime:
         return [self._executor.loop, *declared("pasta.probes.warp"), *columns]
 
     def device_losses(self) -> list[tuple[str, str]]:
-        """Accesses that devices could not count: tool ("": all), text."""
+        """Launches and accesses that devices could not count: tool ("": all), text."""
         if self._device is None:
             return []
         losses = [
@@ -304,6 +321,9 @@ class ProbeRuntime:
                 "can be told apart"
             )
             losses.append(("", text))
+        for why, count in sorted(self._missed.items()):
+            if count:
+                losses.append(("", f"{counted(count, 'launch')} not counted {why}"))
         return losses
 
     def _scarce(self, tool: str, name: str) -> str:

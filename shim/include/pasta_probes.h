@@ -17,7 +17,7 @@ enum {
     PASTA_PROBE_CLUSTERS = 4,
     PASTA_PROBE_SLOTS = 64, /* launches that are described one behind another, at a multiple of their size */
     PASTA_PROBE_BATCHES = 16, /* … of such launches, which must fit into the memory for probes */
-    PASTA_PROBE_MIN_STRIPES = 8, /* copies of a launch's words, and of its objects', however little memory there is */
+    PASTA_PROBE_MIN_STRIPES = 8, /* copies of a launch's words, and of its objects', that are planned for at least */
     PASTA_PROBE_TRIES = 16, /* rows of a hash table of objects that are looked at */
     PASTA_PROBE_NODES = 1 << 16, /* rows of a table of nodes of graphs, by the lowest bits of the grid's number */
     PASTA_PROBE_IS_NODE = 1, /* in a callback's user data: see pasta_probe_launch */
@@ -139,13 +139,19 @@ enum {
     PASTA_PROBED_pieces = 4, /* after it: rows × {uint64_t number, address, bytes, allocation}: parts of allocations (their
                               * numbers), for tensors */
     PASTA_PROBED_pairs = 5,  /* after it: rows × {uint64_t number of the object, pc, uint64_t[words]}, of a launch */
+    PASTA_PROBED_missed = 6, /* after it: rows × {uint64_t ordinal, PASTA_MISSED_*}: flagged as probed, but without counts */
+};
+enum {
+    PASTA_MISSED_memory = 0,  /* there was none on the device */
+    PASTA_MISSED_error = 1,   /* a call failed */
+    PASTA_MISSED_running = 2, /* the kernel still ran when the program ended */
 };
 enum { PASTA_PROBED_OTHER = 0xffffffff /* object number: the launch touched more objects than rows */ };
 
 typedef struct pasta_probed {
     uint32_t kind;       /* PASTA_PROBED_* */
     uint32_t words;      /* of a row, or fixed ones of a launch */
-    uint32_t rows;       /* objects of a launch, or pairs */
+    uint32_t rows;       /* objects of a launch, pairs, or missed launches */
     uint32_t row_words;  /* of an object */
     uint64_t ordinal;    /* of the launch */
     uint64_t generation; /* of a hash or bins: a new one begins empty */

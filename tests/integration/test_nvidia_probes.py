@@ -146,6 +146,9 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (directory / "played.py").write_text(TOOL)
     estimating = TOOL.replace("(Tool):", "(Tool):\n    estimates = True\n")
     (directory / "estimating.py").write_text(estimating)
+    by_kernel = estimating.replace('total = Counter(by="launch"', 'total = Counter(by="kernel"')
+    by_kernel = by_kernel.replace('in ("launch", "seen"', 'in ("kernel", "seen"')
+    (directory / "by_kernel.py").write_text(by_kernel)
     return directory
 
 
@@ -184,6 +187,10 @@ def rows(done: Done, table: str) -> list[tuple[int, ...]]:
 def expect(done: Done, script: Script) -> None:
     """Checks the program's output and status, and exactly the counts that it played."""
     assert (done.exit_status, done.stdout, done.target_stderr) == (7, "done\n", "")
+    expect_counts(done, script)
+
+
+def expect_counts(done: Done, script: Script) -> None:
     assert_counted(done, script)
     assert sorted(rows(done, "pcs")) == sorted(script.pcs.items())
     heat = sorted((size, bin, count) for (size, bin), count in script.heat.items())
@@ -438,6 +445,9 @@ def test_kernels_that_run_at_exit(play: Play) -> None:
     assert [note for note in done.notes if "still running" in note] == [
         "probes: kernels were still running at exit; the results of their launches are missing"
     ]
+    report = " ".join(done.run.report.split())
+    assert "counted in 10 of 11 launches" in report
+    assert "1 launch not counted because kernels were still running at exit" in report
 
 
 def test_error_disables_probes_and_keeps_results(play: Play) -> None:
@@ -454,12 +464,26 @@ def test_error_disables_probes_and_keeps_results(play: Play) -> None:
     done = play(script, FAIL="copy_out=7@3")  # a read of launches takes two copies
     assert (done.exit_status, done.stdout, done.target_stderr) == (7, "done\n", "")
     assert_counted(done, script)
+    assert "counted in 3 of 103 launches" in " ".join(done.run.report.split())
     (line,) = done.notes
     assert re.fullmatch(
         r"probes of context 0 stopped: sanitizerMemcpyDeviceToHost failed with 7 \(Some error\); "
         r"results so far are kept",
         line,
     )
+
+
+def test_results_that_cannot_be_read_are_reported(play: Play) -> None:
+    script = Script()
+    script.alloc(0x200000000, 1 << 20)
+    script.say("hold", S)
+    for _ in range(5):
+        script.launch(S, (0x200000000, 1, 0x10), counts=False)
+    script.say("release", S)
+    done = play(script, FAIL="copy_out=7")
+    assert rows(done, "total") == []
+    text = "no launches were probed, of 5; 5 launches not counted after an error, see log.txt"
+    assert text in " ".join(done.run.report.split())
 
 
 @pytest.mark.parametrize(
@@ -475,6 +499,10 @@ def test_error_before_a_launch_is_one_line(play: Play, call: str) -> None:
     (line,) = done.notes
     assert re.fullmatch(r"probes of context 0 stopped: \w+ failed with 7 \(Some error\); .*", line)
     assert rows(done, "total") == []
+    report = " ".join(done.run.report.split())
+    assert "no launches were probed, of 2" in report and "probes.memory" not in report
+    during = call in ("set_launch_data", "copy_in")
+    assert ("1 launch not counted after an error, see log.txt" in report) == during
 
 
 def test_insufficient_memory_is_reported_once(play: Play) -> None:
@@ -487,6 +515,100 @@ def test_insufficient_memory_is_reported_once(play: Play) -> None:
     assert len([note for note in done.notes if "are not probed" in note]) == 1
     assert len(done.notes) == len(set(done.notes))
     assert rows(done, "total") == []
+    text = "no launches were probed, of 200; 200 launches not counted for lack of device memory"
+    assert f"{text}: raise probes.memory" in " ".join(done.run.report.split())
+
+
+MIB = 1 << 20
+COUNTS = (4, 20, 40, 90, 180, 300)  # live objects: each for twice as many rows
+
+
+def test_batches_fit_any_number_of_objects(play: Play) -> None:
+    """Objects become more and fewer; batches of each number of rows would not fit side by side."""
+    script, number = Script(), 0
+    for live in (*COUNTS, *reversed(COUNTS), *COUNTS):
+        for address in [*script.live][live:]:
+            script.free(address)
+        for n in range(len(script.live), live):
+            number += 1
+            script.alloc(0x200000000 + n * 8192, 4096 + number)
+        for n in range(300):
+            script.launch(S, (0x200000000 + n % live * 8192, n + 1, 0x10))
+        script.say("sync")
+        script.say("pause")
+    script.say("used")
+    done = play(script, "--set", "probes.memory=16MiB")
+    assert (done.exit_status, done.target_stderr) == (7, "")
+    expect_counts(done, script)
+    assert "not counted" not in done.run.report and done.notes == []
+    (used,) = re.findall(r"used (\d+)", done.stdout)
+    assert int(used) <= 16 * MIB
+
+
+def test_launches_in_flight_have_fewer_stripes(play: Play) -> None:
+    """Those with as many stripes as planned need more memory than there is."""
+    script, live, launches = Script(), 300, 300
+    for n in range(live):
+        script.alloc(0x200000000 + n * 8192, 4096 + n)
+    script.say("hold", S)
+    for n in range(launches):
+        script.launch(S, (0x200000000 + n % live * 8192, n % 7 + 1, 0x10))
+    script.say("used")
+    script.say("release", S)
+    done = play(script, "--set", "probes.memory=16MiB")
+    assert (done.exit_status, done.target_stderr) == (7, "")
+    expect_counts(done, script)
+    assert "not counted" not in done.run.report and done.notes == []
+    (used,) = re.findall(r"used (\d+)", done.stdout)
+    assert int(used) <= 16 * MIB
+
+
+@pytest.mark.parametrize("quiet", [False, True])
+def test_launches_without_memory_are_reported_and_estimated(play: Play, quiet: bool) -> None:
+    """All that are in flight do not fit; the kernel does the same in each."""
+    script, launches = Script(), 10_000
+    script.alloc(0x200000000, 1 << 20)
+    script.say("hold", S)
+    for _ in range(launches):
+        script.launch(S, (0x200000000, 3, 0x10))
+    script.say("release", S)
+    options = ("--set", "probes.memory=8MiB", *(("-q",) if quiet else ()))
+    done = play(script, *options, tool="by_kernel.py")
+    assert (done.exit_status, done.stdout) == (7, "done\n")
+    ((_, seen, bytes),) = rows(done, "total")
+    assert (seen, bytes) == (3 * launches, 12 * launches)
+    report = " ".join(done.run.report.split())
+    found = re.search(r"counted in ([\d,]+) of 10,000 launches", report)
+    assert found, report
+    probed = int(found[1].replace(",", ""))
+    assert 500 < probed < launches
+    lost = f"{launches - probed:,} launches not counted for lack of device memory"
+    assert f"{lost}: raise probes.memory" in report
+    table = pq.read_table(done.run.path / "results" / "played" / "probed.parquet").to_pylist()
+    assert [(row["launches"], row["probed"]) for row in table] == [(launches, probed)]
+
+
+def test_filtered_launches_without_memory_are_not_reported(play: Play) -> None:
+    script = Script()
+    script.alloc(0x200000000, 1 << 20)
+    for number in range(10):
+        script.say("kernel", 0x4000, 0xF0 + number % 2, 1)
+        script.launch(S, (0x200000000, 1, 0x10), counts=False)
+    done = play(script, "-k", r"^played\(", "--set", "probes.memory=64KiB")
+    report = " ".join(done.run.report.split())
+    assert "no launches were probed, of 5; 5 launches not counted for lack" in report
+
+
+def test_nodes_without_memory_for_their_table_are_reported(play: Play) -> None:
+    script = Script()
+    script.alloc(0x200000000, 1 << 20)
+    script.launch(S, (0x200000000, 1, 0x10))
+    script.graph(S, 30, (0x200000000, 5, 0x10), counts=False)
+    done = play(script, "--set", "probes.memory=3900KiB")
+    assert_counted(done, script)
+    report = " ".join(done.run.report.split())
+    assert "counted in 1 of 31 launches" in report
+    assert "30 launches not counted for lack of device memory: raise probes.memory" in report
 
 
 def test_storage_of_freed_objects_is_reused(play: Play) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -16,7 +18,7 @@ from pasta.runtime.pipeline import Pipeline
 from pasta.testing import Events
 from pasta.tool import Result, Tool
 
-LAUNCH, HASH, BINS, PIECES, PAIRS = 1, 2, 3, 4, 5
+LAUNCH, HASH, BINS, PIECES, PAIRS, MISSED = 1, 2, 3, 4, 5, 6
 OTHER_OBJECT, OTHER_KEY = 0xFFFF_FFFF, 0xFFFF_FFFF_FFFF_FFFF
 A, B = 0x1000, 0x200000
 MIB = 1 << 20
@@ -296,6 +298,88 @@ def test_filtered_launch_is_omitted() -> None:
         pipeline.feed_device(launch.encoded())
     pipeline.finish()
     assert tool.total.rows()["seen"].tolist() == [2]
+
+
+class Estimated(Tool):
+    """Counts over all launches."""
+
+    estimates = True
+    total = Counter(by="kernel")
+
+    @probe.global_memory
+    def count(access: Any, maps: Any) -> None:
+        maps.total.add()
+
+    def result(self) -> Result:
+        counted = self.total.rows()["count"].sum()
+        return Result(summary=f"{counted} accesses")
+
+
+def missed(*launches: int, why: int = 0) -> bytes:
+    return entry(MISSED, [w for each in launches for w in (each, why)], words=2, rows=len(launches))
+
+
+@pytest.mark.parametrize("early", [False, True], ids=["after", "before"])
+def test_missed_launches_are_estimated(early: bool) -> None:
+    """Whether their entries are read before or after their events."""
+    events = Events()
+    events.add("process_start", source="nvidia_sanitizer", version="13.5")
+    for _ in range(10):
+        events.launch("k")
+    tool = Estimated()
+    pipeline = Pipeline(Filter(), [tool], events.context())
+    # the source is known from the first event
+    start, first_half, rest = (batch for batch, _ in events.stretches([1, 6]))
+    pipeline.feed(start)
+    steps: list[Callable[[], object]] = [
+        partial(pipeline.feed, first_half),
+        partial(pipeline.feed, rest),
+        partial(pipeline.feed_device, missed(*range(3, 9)) + missed(8, 9)),
+        partial(pipeline.feed_device, missed(2, why=1)),
+    ]
+    for step in reversed(steps) if early else steps:
+        step()
+    for ordinal in range(2):
+        launch = Launch(tool, ordinal)
+        launch.put("total", 5)
+        pipeline.feed_device(launch.encoded())
+    result = pipeline.finish()[tool.name]
+    assert pipeline.failures == {}
+    assert result.summary.startswith(
+        "50 accesses; counted in 2 of 10 launches; totals are estimated for all launches, ± 0.0 %;"
+        " 1 launch not counted after an error, see log.txt;"
+        " 7 launches not counted for lack of device memory: raise probes.memory"
+    )
+    assert result.tables["probed"].columns["probed"] == [2]
+
+
+def test_working_sets_of_missed_launches_are_unknown() -> None:
+    events = Events()
+    events.add("process_start", source="nvidia_sanitizer", version="13.5")
+    events.alloc(A, 4096)
+    for _ in range(3):
+        events.launch("k")
+        events.access("global", [A, A + 64])
+    tool = find_tools("working_set")[0]()
+    pipeline = Pipeline(Filter(), [tool], events.context())
+    pipeline.feed(events.batch())
+    pipeline.feed_device(missed(1))
+    pipeline.feed_accesses(events.accesses())
+    result = pipeline.finish()["working_set"]
+    assert result.tables["launches"].columns["working_set"].tolist() == [64, None, 64]
+
+
+def test_missed_launches_that_the_filter_drops_do_not_count() -> None:
+    events = Events()
+    events.add("process_start", source="nvidia_sanitizer", version="13.5")
+    for _ in range(4):
+        events.launch("k")
+    tool = Estimated()
+    pipeline = Pipeline(Filter(launch_skip=2), [tool], events.context())
+    pipeline.feed(events.batch())
+    pipeline.feed_device(missed(0, 1, 2))
+    summary = pipeline.finish()[tool.name].summary
+    assert "counted in 1 of 2 launches" in summary and "1 launch not counted for lack" in summary
 
 
 def test_invalid_entry_disables_tools_with_probes() -> None:

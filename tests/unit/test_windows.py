@@ -286,6 +286,29 @@ def test_launches_at_pauses_are_divided_among_the_operators_of_their_shape() -> 
     assert "1 shape of launches never probed, 0.9 % of launches" in counts.text()
 
 
+def test_missed_launches_were_not_probed() -> None:
+    counts = sampling({1: 10, 2: 5, 3: 4}, {1: 10, 2: 5, 3: 4})
+    assert counts.exact
+    first = counts.miss(np.asarray([0, 1, 1, 11, 400_000], np.uint64))
+    assert first.tolist() == [True, True, False, True, False]  # again, and unknown
+    assert counts.miss(np.asarray([1, 2], np.uint64)).tolist() == [False, True]
+    assert counts.missed(np.arange(4, dtype=np.uint64)).tolist() == [True, True, True, False]
+    assert not counts.exact and counts.probed == {1: 7, 2: 4, 3: 4}
+    assert counts.text() == "counted in 15 of 19 launches"
+    probed = np.asarray([3, 4, 5, 6, 7, 8, 9], np.uint64)
+    assert counts.estimates(probed, np.full(7, 3))[1] == Estimate(30.0, 0.0)
+    assert counts.weights(np.asarray([3, 10, 15])).tolist() == [10 / 7, 5 / 4, 1]
+
+
+def test_kernels_that_were_missed_have_no_remedy_of_windows() -> None:
+    counts = sampling({1: 10, 2: 5}, {1: 10, 2: 5})
+    counts.miss(np.arange(10, 15, dtype=np.uint64))
+    assert counts.unprobed == [2] and counts.probed == {1: 10}
+    assert counts.text() == (
+        "counted in 10 of 15 launches; never probed: 1 kernel, 33 % of launches"
+    )
+
+
 def test_texts() -> None:
     counts = sampling({1: 102_900}, {1: 1029})
     assert counts.text() == "counted in 1,029 of 102,900 launches"

@@ -57,6 +57,7 @@ class NvidiaProbes(DeviceProbes):
         tools: Sequence[Owner],
         numbers: Numbers,
         selected: Callable[[NDArray[Any]], NDArray[Any]],
+        missed: Callable[[NDArray[Any], str], None],
     ) -> DeviceReader:
         """A reader of what patches count for the maps of `tools`. Raises ToolError."""
         from pasta.backends.nvidia.plan import layout_of
@@ -68,7 +69,7 @@ class NvidiaProbes(DeviceProbes):
             for tool in tools
             for name, accumulator in accumulators_of(tool).items()
         }
-        return DeviceResults(layout_of(tools), maps, numbers, selected)
+        return DeviceResults(layout_of(tools), maps, numbers, selected, missed)
 
     def read_code(
         self, modules: Sequence[tuple[Path, Collection[str]]], timeout: float

@@ -17,7 +17,13 @@ if TYPE_CHECKING:
     from pasta.probes.accumulators import Accumulator
     from pasta.probes.device import Numbers
 
-_LAUNCH, _HASH, _BINS, _PIECES, _PAIRS = 1, 2, 3, 4, 5
+_LAUNCH, _HASH, _BINS, _PIECES, _PAIRS, _MISSED = 1, 2, 3, 4, 5, 6
+#: Why launches have no counts, by PASTA_MISSED_*.
+_WHY = {
+    0: "for lack of device memory: raise probes.memory",
+    1: "after an error, see log.txt",
+    2: "because kernels were still running at exit",
+}
 _OTHER_OBJECT = 0xFFFF_FFFF
 ENTRY = np.dtype(
     [("kind", "u4"), ("words", "u4"), ("rows", "u4"), ("row_words", "u4"), ("ordinal", "u8"),
@@ -38,6 +44,8 @@ class DeviceResults:
     numbers: Numbers
     #: Which launches (ordinals) the filter keeps.
     selected: Callable[[NDArray[Any]], NDArray[Any]]
+    #: Called with launches (ordinals) that are flagged as probed but have no counts, and why.
+    missed: Callable[[NDArray[Any], str], None]
     #: Dropped counts by (tool, map): accesses to objects without bins or granules.
     no_room: dict[tuple[str, str], int] = field(default_factory=dict)
     other_objects: int = 0
@@ -87,6 +95,11 @@ class DeviceResults:
             elif kind == _PIECES:
                 length = rows * fixed
                 self.numbers.add_pieces(words[at : at + length])
+            elif kind == _MISSED:
+                length = rows * fixed
+                found = words[at : at + length].reshape(rows, fixed)
+                for why in np.unique(found[:, 1]).tolist():
+                    self.missed(found[found[:, 1] == why, 0], _WHY[why])
             else:
                 raise ValueError(f"unknown kind {kind} of probe results")
             at += length

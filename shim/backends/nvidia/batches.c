@@ -12,6 +12,7 @@ enum {
     SPILL_SHARE = 16, /* of the memory: the spill of a batch's slots takes at most 1 / SPILL_SHARE */
     TABLE_BYTES = offsetof(pasta_probe_launch, epoch), /* of a descriptor: what a new table changes */
     DESCRIPTORS = PASTA_NV_SLOTS * sizeof(pasta_probe_launch),
+    TABLES_SHARE = 64, /* of the memory: batches leave 1 / TABLES_SHARE to tables, without which no node is probed */
 };
 
 static uint32_t rows_wanted(const pasta_nv_version *v) {
@@ -53,14 +54,17 @@ static void lay_out(pasta_nv_batch *b) {
     b->slot_bytes = b->keys_bytes + b->plain_bytes + b->pairs_bytes + (uint64_t)b->stripes * b->stripe_bytes;
 }
 
+/* The smallest spare batch with room for all of that. Those that are too small are not freed: a kernel that was launched
+ * without a callback (from the device) may still read the descriptor of an earlier launch, and freeing may wait for the
+ * device. */
 static pasta_nv_batch *recycled(pasta_nv_prober *p, const pasta_nv_batch *like) {
+    const uint64_t needed = cleared_bytes(like);
+    pasta_nv_batch **best = NULL;
     pthread_mutex_lock(&pasta_nv_probes_lock);
-    pasta_nv_batch **link = &p->spare;
-    while (*link && ((*link)->slot_bytes != like->slot_bytes || (*link)->rows != like->rows ||
-                     (*link)->spill_rows != like->spill_rows))
-        link = &(*link)->next;
-    pasta_nv_batch *b = *link;
-    if (b) *link = b->next;
+    for (pasta_nv_batch **link = &p->spare; *link; link = &(*link)->next)
+        if ((*link)->room >= needed && (!best || (*link)->room < (*best)->room)) best = link;
+    pasta_nv_batch *b = best ? *best : NULL;
+    if (b) *best = b->next;
     pthread_mutex_unlock(&pasta_nv_probes_lock);
     return b;
 }
@@ -70,14 +74,20 @@ static volatile uint8_t *new_marker(pasta_nv_prober *p) {
     return number < PASTA_NV_MARKERS / 8 && p->markers ? p->markers + 8 * number : NULL;
 }
 
-static pasta_nv_batch *batch_like(pasta_nv_prober *p, const pasta_nv_batch *like) {
-    pasta_nv_batch *b = recycled(p, like);
-    if (b) return b;
-    b = calloc(1, sizeof *b);
+/* A new batch, if enough memory is left; as it gets short, only one with fewer stripes, so that launches that follow find
+ * some, too. */
+static pasta_nv_batch *allocated(pasta_nv_prober *p, const pasta_nv_batch *like) {
+    enum { STRIPES_SHARE = 4 }; /* of the memory that is left: further stripes take at most 1 / STRIPES_SHARE */
+    uint64_t room = cleared_bytes(like), further = PASTA_NV_SLOTS * (like->stripes - (uint64_t)1) * like->stripe_bytes;
+    if (room < like->room) room = like->room;
+    uint64_t bytes = 2 * DESCRIPTORS + room, most = pasta_nv_the_plan.memory - pasta_nv_the_plan.memory / TABLES_SHARE;
+    uint64_t used = __atomic_load_n(&p->memory, __ATOMIC_RELAXED);
+    if (used + bytes > most || used + STRIPES_SHARE * further > most) return NULL;
+    pasta_nv_batch *b = calloc(1, sizeof *b);
     if (!b) return NULL;
-    *b = *like;
     b->owner = p;
-    uint64_t memory = pasta_nv_device_memory(p, 2 * DESCRIPTORS + cleared_bytes(b));
+    b->room = room;
+    uint64_t memory = pasta_nv_device_memory(p, bytes);
     b->descriptors = (memory + DESCRIPTORS - 1) / DESCRIPTORS * DESCRIPTORS;
     b->words = b->descriptors + DESCRIPTORS;
     b->slots = b->words + PASTA_NV_SLOTS * pasta_nv_words_bytes();
@@ -87,8 +97,44 @@ static pasta_nv_batch *batch_like(pasta_nv_prober *p, const pasta_nv_batch *like
     return NULL;
 }
 
+/* A batch of this shape; its other fields are of an earlier use. */
+static pasta_nv_batch *batch_like(pasta_nv_prober *p, const pasta_nv_batch *like) {
+    pasta_nv_batch *b = recycled(p, like);
+    if (!b) b = allocated(p, like);
+    if (!b) return NULL;
+    b->rows = like->rows;
+    b->rows_wanted = like->rows_wanted;
+    b->spill_rows = like->spill_rows;
+    b->stripes = like->stripes;
+    lay_out(b);
+    return b;
+}
+
+/* With fewer stripes, which are slower, as memory gets short. */
+static pasta_nv_batch *batch_at_most(pasta_nv_prober *p, pasta_nv_batch *like) {
+    pasta_nv_batch *b = batch_like(p, like);
+    like->room = 0;
+    while (!b && like->rows && like->stripes > 1) {
+        like->stripes /= 2;
+        lay_out(like);
+        b = batch_like(p, like);
+    }
+    return b;
+}
+
+/* Room for the rows of any number of objects, once, within the share of a batch: as objects become more, spare batches
+ * still fit. */
+static uint64_t lasting_room(uint32_t rows) {
+    pasta_nv_batch most = {.rows = rows ? MAX_ROWS : 0, .stripes = 1};
+    lay_out(&most);
+    uint64_t bytes = cleared_bytes(&most), share = pasta_nv_the_plan.memory / 2 / PASTA_PROBE_BATCHES;
+    return bytes < share ? bytes : share;
+}
+
 static pasta_nv_batch *make_batch(pasta_nv_prober *p, const pasta_nv_version *v) {
     pasta_nv_batch like = {.rows = rows_wanted(v), .spill_rows = spill_wanted(v), .stripes = (uint32_t)pasta_nv_the_plan.stripes};
+    like.rows_wanted = like.rows;
+    like.room = lasting_room(like.rows);
     lay_out(&like);
     /* the batches of launches in flight must fit into half of the memory */
     const uint64_t launches = PASTA_PROBE_BATCHES * PASTA_NV_SLOTS;
@@ -96,10 +142,19 @@ static pasta_nv_batch *make_batch(pasta_nv_prober *p, const pasta_nv_version *v)
         like.stripes /= 2;
         lay_out(&like);
     }
-    pasta_nv_batch *b = batch_like(p, &like);
-    if (b || !like.spill_rows) return b;
-    like.spill_rows = 0; /* all launches matter more than all objects of some */
-    return batch_like(p, &like);
+    pasta_nv_batch less = like, *b = batch_at_most(p, &less);
+    /* all launches matter more than all objects of some */
+    if (!b && like.spill_rows) {
+        less = like;
+        less.spill_rows = 0;
+        b = batch_at_most(p, &less);
+    }
+    while (!b && less.rows > MIN_ROWS) {
+        less.rows /= 2;
+        lay_out(&less);
+        b = batch_like(p, &less);
+    }
+    return b;
 }
 
 _Static_assert(sizeof(pasta_probe_launch) == 256 && !(PASTA_NV_SLOTS & (PASTA_NV_SLOTS - 1)),
@@ -164,7 +219,7 @@ static int take_slot(pasta_nv_prober *p, uint64_t stream, uint64_t ordinal, past
     uint32_t rows = rows_wanted(v), spill = spill_wanted(v);
     pthread_mutex_lock(&pasta_nv_probes_lock);
     for (pasta_nv_batch *b = p->current[way_of(stream)]; b && slot < 0; b = b->next_current)
-        if (b->stream == stream && (b->rows < rows || (b->spill_rows && b->spill_rows < spill))) {
+        if (b->stream == stream && (b->rows_wanted < rows || (b->spill_rows && b->spill_rows < spill))) {
             b->closed = true;
         } else if (b->stream == stream && b->used < PASTA_NV_SLOTS && !b->closed) {
             slot = (int)b->used++;

@@ -51,10 +51,14 @@ static bool reserve(pasta_nv_prober *p, uint64_t bytes) {
 }
 
 uint64_t pasta_nv_device_memory(pasta_nv_prober *p, uint64_t bytes) {
-    uint64_t address = 0;
+    enum { RETRY_NS = 100 * 1000 * 1000 }; /* callers ask for less and less, at every launch */
+    uint64_t address = 0, refused = __atomic_load_n(&p->refused, __ATOMIC_RELAXED);
+    if (refused && bytes >= refused && pasta_now() - __atomic_load_n(&p->refused_at, __ATOMIC_RELAXED) < RETRY_NS) return 0;
     if (!reserve(p, bytes)) return 0;
     if (pasta_nv.alloc(p->context, &address, bytes) == 0) return address;
     __atomic_sub_fetch(&p->memory, bytes, __ATOMIC_RELAXED);
+    __atomic_store_n(&p->refused_at, pasta_now(), __ATOMIC_RELAXED);
+    __atomic_store_n(&p->refused, bytes, __ATOMIC_RELAXED);
     return 0; /* the device is full: the caller does with less */
 }
 

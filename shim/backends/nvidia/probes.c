@@ -140,9 +140,10 @@ static bool remember(pasta_nv_batch *b, const pasta_nv_launch *l, bool graph) {
     return true;
 }
 
-static void missed(pasta_nv_prober *p) {
-    uint64_t before = __atomic_fetch_add(&p->missed, 1, __ATOMIC_RELAXED);
-    if (before == 0 && !p->broken)
+static void missed(pasta_nv_prober *p, uint64_t ordinal) {
+    bool broken = p->broken;
+    pasta_nv_missed_launch(p, (pasta_nv_missed){ordinal, broken ? PASTA_MISSED_error : PASTA_MISSED_memory});
+    if (!broken && !__atomic_exchange_n(&p->misses, true, __ATOMIC_RELAXED))
         pasta_say("probes: launches of context %u are not probed: not enough memory on device %d; raise probes.memory",
                   p->at.context, p->at.device);
 }
@@ -165,14 +166,17 @@ static bool give_slot(pasta_nv_prober *p, const pasta_nv_launch *l, uint64_t ord
         pthread_mutex_lock(&pasta_nv_probes_lock);
         pasta_nv_version_release(v);
         pthread_mutex_unlock(&pasta_nv_probes_lock);
-        missed(p);
         (void)give_data(p, l, graph, 0);
+        missed(p, ordinal);
         return false;
     }
     b->shapes[slot] = shape;
     bool kept = remember(b, l, graph), good = kept && (!v || pasta_nv_version_copy(p, v, l->unique_stream));
     pasta_nv_trace_launch(p, b->first_epoch + (uint32_t)slot, ordinal);
-    if (!give_data(p, l, graph, good ? pasta_nv_batch_descriptor(b, (uint32_t)slot, v) : 0)) missed(p);
+    if (!give_data(p, l, graph, good ? pasta_nv_batch_descriptor(b, (uint32_t)slot, v) : 0)) {
+        b->ordinals[slot] = PASTA_ABSENT_U64;
+        missed(p, ordinal);
+    }
     return kept;
 }
 
@@ -184,7 +188,7 @@ static void passed(void) {
 
 bool pasta_nv_probes_ready(const pasta_nv_launch *l) {
     pasta_nv_prober *p = pasta_nv_prober_of(l->context);
-    if (!p || p->broken) return true;
+    if (!p || p->broken) return false;
     __atomic_add_fetch(&p->under_way, 1, __ATOMIC_SEQ_CST);
     here.announced = p;
     if (pasta_nv_patches_ready(p, l)) return true;
@@ -200,6 +204,7 @@ void pasta_nv_probes_launch(const pasta_nv_launch *l, uint32_t name, uint64_t or
     if (!p) return;
     if (PASTA_UNLIKELY(p->broken)) {
         (void)give_data(p, l, graph, 0);
+        if (decision.probed) missed(p, ordinal);
         return;
     }
     if (PASTA_UNLIKELY(here.waited == p)) {

@@ -18,6 +18,7 @@ enum {
     PASTA_NV_MODULES = 1 << 10, /* ways of the table of modules */
     PASTA_NV_MAX_WORDS = 64, /* of an object's row */
     PASTA_NV_WAYS = 64, /* of the table of streams */
+    PASTA_NV_MISSED = 1 << 12, /* launches that are written together */
     PASTA_NV_FIRST_PATCHING_NS = 300 * 1000 * 1000, /* assumed by an overhead budget before its first window */
 };
 
@@ -69,6 +70,7 @@ typedef struct pasta_nv_batch {
     struct pasta_nv_batch *next, *next_current;
     struct pasta_nv_prober *owner;
     uint64_t stream, descriptors;
+    uint64_t room;  /* bytes from `words` on */
     uint64_t words; /* of the launches, with all stripes: pasta_nv_words_bytes() of each */
     uint64_t slots; /* of the launches: keys, plain words, pairs and rows of objects */
     const pasta_nv_version *table; /* in the descriptors of its unused slots; NULL: none */
@@ -76,6 +78,7 @@ typedef struct pasta_nv_batch {
     volatile uint8_t *marker;
     uint64_t keys_bytes, plain_bytes, pairs_bytes, slot_bytes, last_marker;
     uint32_t rows, stripes, stripe_bytes;
+    uint32_t rows_wanted; /* more than `rows` if memory was short */
     uint32_t spill_rows; /* after all slots, for each: for objects without a row in the slot */
     uint32_t used;         /* slots given out */
     uint32_t begun, ended; /* launches by their callbacks */
@@ -85,10 +88,15 @@ typedef struct pasta_nv_batch {
     bool last;   /* launches that have not ended never will */
     bool marking, mark_again;
     uint64_t first_epoch; /* slots have consecutive ones */
-    uint64_t ordinals[PASTA_NV_SLOTS];
+    uint64_t ordinals[PASTA_NV_SLOTS]; /* absent: it is missed, and its slot empty */
     uint32_t shapes[PASTA_NV_SLOTS]; /* absent: not sampled */
     pasta_nv_version *versions[PASTA_NV_SLOTS]; /* NULL: without a table */
 } pasta_nv_batch;
+
+/* A launch that has the flag of probed ones, but no counts. */
+typedef struct pasta_nv_missed {
+    uint64_t ordinal, why; /* PASTA_MISSED_* */
+} pasta_nv_missed;
 
 typedef struct pasta_nv_tracer pasta_nv_tracer;
 typedef struct pasta_nv_nodes pasta_nv_nodes; /* nodes.c */
@@ -129,11 +137,15 @@ typedef struct pasta_nv_prober {
     bool asked;          /* some module is asked for something */
     uint32_t unprepared; /* launches that were not probed because their module had no patches */
     uint32_t under_way; /* probed launches between begin and end */
-    bool broken, ended, short_of_memory;
+    bool broken, ended, short_of_memory, misses; /* the latter two were said */
     volatile uint8_t *markers;
     uint32_t markers_used;
     uint64_t memory; /* bytes in use on the device */
-    uint64_t epochs, missed;
+    uint64_t refused, refused_at; /* bytes that the device did not have, and when */
+    uint64_t epochs;
+    pasta_nv_missed missed[PASTA_NV_MISSED]; /* not written yet */
+    uint32_t missed_count;
+    uint64_t missed_at; /* when some were written */
     uint64_t trace; /* pasta_probe_trace on the device; 0: none */
     pasta_nv_tracer *tracer;
     uint64_t hashes[PASTA_PROBE_HASHES], planes[PASTA_PROBE_PLANES], bins;
@@ -219,6 +231,9 @@ void pasta_nv_patches_finish(const pasta_nv_prober *p);
 /* ---- results.c ---- */
 /* Page-locked memory for results, or with `pinned` false memory to be freed. */
 char *pasta_nv_staging(pasta_nv_prober *p, uint64_t bytes, bool *pinned);
+void pasta_nv_missed_launch(pasta_nv_prober *p, pasta_nv_missed launch);
+void pasta_nv_missed_results(pasta_nv_prober *p); /* those that were not read never will be */
+void pasta_nv_write_missed(pasta_nv_prober *p, bool now); /* those so far, a few times a second or `now` */
 /* True if some launch is marked and not complete yet.  `own_stream` 0: on the streams of the batches. */
 bool pasta_nv_read_batches(pasta_nv_prober *p, uint64_t own_stream);
 void pasta_nv_read_totals(pasta_nv_prober *p, uint64_t stream);

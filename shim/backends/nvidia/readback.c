@@ -139,6 +139,7 @@ static void check_context(pasta_nv_prober *p) {
 
 static bool attend(pasta_nv_prober *p, bool last) {
     bool waiting = false;
+    pasta_nv_write_missed(p, last);
     if (p->broken || __atomic_load_n(&p->ended, __ATOMIC_ACQUIRE)) return false;
     if (pthread_mutex_trylock(&p->reading) != 0) return false; /* it is being destroyed */
     if (!__atomic_load_n(&p->ended, __ATOMIC_ACQUIRE) && own_stream(p)) {
@@ -278,6 +279,7 @@ void pasta_nv_readback_context(pasta_nv_prober *p) {
     }
     if (!p->broken && p->epochs) pasta_nv_read_totals(p, some_stream);
     if (!p->broken && p->epochs) pasta_nv_trace_flush(p, some_stream, true);
+    pasta_nv_missed_results(p);
     pasta_nv_trace_close(p);
     pthread_mutex_unlock(&p->reading);
 }
@@ -294,5 +296,11 @@ void pasta_nv_readback_finish(void) {
     int error = 0;
     while (mine && !reader.done && error == 0) error = pthread_cond_timedwait(&reader.finished, &pasta_nv_reader.lock, &until);
     pthread_mutex_unlock(&pasta_nv_reader.lock);
+    for (pasta_nv_prober *p = pasta_nv_probers(); p; p = p->next) {
+        pasta_nv_write_missed(p, true);
+        if (pthread_mutex_trylock(&p->reading) != 0) continue; /* they are being read */
+        pasta_nv_missed_results(p);
+        pthread_mutex_unlock(&p->reading);
+    }
     if (error) pasta_say("probes: kernels were still running at exit; the results of their launches are missing");
 }

@@ -82,6 +82,64 @@ static void publish_pieces(const pasta_nv_prober *p) {
     free(t.bytes);
 }
 
+/* ---- launches without counts ---- */
+
+void pasta_nv_write_missed(pasta_nv_prober *p, bool now) {
+    enum { INTERVAL_NS = 100 * 1000 * 1000 };
+    uint64_t time = pasta_now();
+    if (!__atomic_load_n(&p->missed_count, __ATOMIC_RELAXED)) return;
+    if (!now && time - __atomic_load_n(&p->missed_at, __ATOMIC_RELAXED) < INTERVAL_NS) return;
+    text t = {0};
+    pasta_probed *e = entry(&t, p, PASTA_PROBED_missed, sizeof p->missed);
+    if (!e) return;
+    pthread_mutex_lock(&pasta_nv_probes_lock);
+    e->rows = p->missed_count;
+    memcpy(e + 1, p->missed, e->rows * sizeof *p->missed);
+    __atomic_store_n(&p->missed_count, 0, __ATOMIC_RELAXED);
+    __atomic_store_n(&p->missed_at, time, __ATOMIC_RELAXED);
+    pthread_mutex_unlock(&pasta_nv_probes_lock);
+    e->words = sizeof *p->missed / sizeof(uint64_t);
+    t.used = e->rows ? sizeof *e + e->rows * sizeof *p->missed : 0;
+    publish(&t, p);
+    free(t.bytes);
+}
+
+/* After the launch's event, so that its entry is read after it, too. */
+void pasta_nv_missed_launch(pasta_nv_prober *p, pasta_nv_missed launch) {
+    bool kept = false;
+    for (int tries = 0; !kept && tries < 2; tries++) {
+        pthread_mutex_lock(&pasta_nv_probes_lock);
+        kept = p->missed_count < PASTA_NV_MISSED;
+        if (kept) {
+            p->missed[p->missed_count] = launch;
+            __atomic_add_fetch(&p->missed_count, 1, __ATOMIC_RELAXED);
+        }
+        pthread_mutex_unlock(&pasta_nv_probes_lock);
+        if (!kept) pasta_nv_write_missed(p, true);
+    }
+}
+
+/* Takes the launches of a batch whose results were not read; their number. */
+static uint32_t take_unread(pasta_nv_prober *p, uint64_t *ordinals) {
+    pthread_mutex_lock(&pasta_nv_probes_lock);
+    pasta_nv_batch *b = p->batches;
+    while (b && b->done == b->used) b = b->next;
+    uint32_t count = b ? b->used - b->done : 0;
+    if (b) memcpy(ordinals, b->ordinals + b->done, count * sizeof *ordinals);
+    if (b) b->done = b->used;
+    pthread_mutex_unlock(&pasta_nv_probes_lock);
+    return count;
+}
+
+void pasta_nv_missed_results(pasta_nv_prober *p) {
+    uint64_t ordinals[PASTA_NV_SLOTS];
+    const uint64_t why = p->broken ? PASTA_MISSED_error : PASTA_MISSED_running;
+    for (uint32_t count; (count = take_unread(p, ordinals));)
+        for (uint32_t i = 0; i < count; i++)
+            if (ordinals[i] != PASTA_ABSENT_U64) pasta_nv_missed_launch(p, (pasta_nv_missed){ordinals[i], why});
+    pasta_nv_write_missed(p, true);
+}
+
 /* ---- launches ---- */
 
 static void add_stripes(uint64_t *sum, const char *first, uint32_t stripes, uint64_t stripe_bytes, uint64_t words) {
@@ -192,6 +250,7 @@ static void write_launch(text *t, const pasta_nv_batch *b, uint32_t number, cons
     uint64_t row_bytes = plan->object_words * sizeof(uint64_t), fixed = plan->plain_words + plan->slot_words;
     uint64_t sums[PASTA_NV_MAX_WORDS];
     size_t begin = t->used;
+    if (b->ordinals[number] == PASTA_ABSENT_U64) return;
     pasta_probed *e = entry(t, b->owner, PASTA_PROBED_launch, fixed * sizeof(uint64_t));
     if (!e) return;
     e->words = (uint32_t)fixed;

@@ -15,6 +15,7 @@
  *     kernel MODULE FUNCTION GRID  of later launches; at first the function f0 of module 4000. Its name is
  *                                  played, followed by letters for the last digit of its number
  *     report                       prints how launches ran in each module
+ *     used                         prints the bytes of device memory that PASTA allocated
  *     threads COUNT LAUNCHES ADDRESS   each on its own stream, and one shared by all
  *     cost LAUNCHES CHANGES        prints ns in the callbacks of a launch, the median of batches; with
  *                                  CHANGES an object comes and goes before each
@@ -51,6 +52,7 @@ static uint64_t (*launch_data)(uint64_t, uint64_t, uint64_t, bool);
 static void (*make_graph)(void);
 static void (*report)(void);
 static unsigned (*cleared)(void);
+static uint64_t (*device_bytes)(void);
 static void (*hold)(uint64_t, bool);
 static void (*destroy_stream)(uint64_t);
 static void (*submit)(uint64_t, void (*)(void *), void *);
@@ -94,6 +96,7 @@ static void initialize(void) {
     *(void **)&launch_data = required(dlsym(fake, "fake_launch_data"), "fake_launch_data");
     *(void **)&make_graph = required(dlsym(fake, "fake_make_graph"), "fake_make_graph");
     *(void **)&cleared = required(dlsym(fake, "fake_cleared"), "fake_cleared");
+    *(void **)&device_bytes = required(dlsym(fake, "fake_device_bytes"), "fake_device_bytes");
     *(void **)&report = required(dlsym(fake, "fake_report"), "fake_report");
     *(void **)&hold = required(dlsym(fake, "fake_hold"), "fake_hold");
     *(void **)&destroy_stream = required(dlsym(fake, "fake_destroy_stream"), "fake_destroy_stream");
@@ -421,6 +424,7 @@ static void play(char *line) {
     else if (!strcmp(word, "destroy")) context(PASTA_NV_CONTEXT_DESTROYING, CONTEXT), context(PASTA_NV_CONTEXT_DESTROYED, CONTEXT);
     else if (!strcmp(word, "kernel") && sscanf(line + rest, "%lx %x", &b, &chosen.grid) == 2) chosen.module = a, chosen.function = b;
     else if (!strcmp(word, "report")) report();
+    else if (!strcmp(word, "used")) printf("used %lu\n", (unsigned long)device_bytes());
     else if (!strcmp(word, "unload")) module(PASTA_NV_MODULE_UNLOADING, a);
     else if (!strcmp(word, "load")) module(PASTA_NV_MODULE_LOADED, a);
     else if (!strcmp(word, "threads") && sscanf(line + rest, "%lx %lx", &team.launches, &team.address) == 2) team.count = a, play_threads();
