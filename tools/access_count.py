@@ -45,6 +45,7 @@ FEW = tuple(
 #: Kinds with objects, whose accesses are no asynchronous copies.
 ATTRIBUTED = tuple(kind for kind in kinds_of("global") if kind != "async_copy")
 LANES = 32
+COPY = KIND["async_copy"].number
 #: Bytes per lane of full warps that are counted by width, in the order of width >> 3.
 WIDTHS = (4, 8, 16)
 CASES = len(WIDTHS)
@@ -67,7 +68,8 @@ class AccessCount(Tool):
     top = option(10, help="rows of each table in the text report; the tables have all", minimum=1)
 
     # On a GPU every nonzero amount is an atomic addition. The usual cases cost one: full warps that
-    # access 4, 8 or 16 bytes per lane, and accesses of 4 bytes to an object, or copies of 16.
+    # access 4, 8 or 16 bytes per lane, accesses of 4 bytes to an object, and copies of 16 bytes by
+    # full warps. `others` has the idle lanes of copies: with those in `copies`, 32 per instruction.
     by_width = Counter(by=("launch", "kernel", CASES * OPERATIONS * LAST), fields=("instructions",))
     others = Counter(by=("launch", "kernel", CODES), fields=("instructions", "lanes", "bytes"))
     by_object = Counter(by=("launch", "kernel", "object"), fields=("accesses", "beyond"))
@@ -102,8 +104,9 @@ class AccessCount(Tool):
 
     @probe.on("async_copy", per="warp")
     def count_copies(access: Any, maps: Any) -> None:
-        """Count a warp's asynchronous copy; `copies` has its lanes and bytes, which may differ."""
-        maps.others.add(OPERATIONS * (access.kind - 1), instructions=1)
+        """Count the idle lanes of a warp's asynchronous copy; `copies` has the others."""
+        if access.lanes != LANES:
+            maps.others.add(OPERATIONS * (access.kind - 1), lanes=LANES - access.lanes)
 
     @probe.on("async_copy")
     def attribute_copies(access: Any, maps: Any) -> None:
@@ -418,15 +421,20 @@ def _by_kind(by_width: NDArray[Any], others: NDArray[Any], copies: NDArray[Any])
     rest["instructions"] = others["instructions"]
     rest["accesses"], rest["bytes"] = others["lanes"], others["bytes"]
     read = np.full(len(copies), READ)
-    copied = _kind_rows(copies, np.asarray([KIND["async_copy"].number]), read)
+    copied = _kind_rows(copies, np.asarray([COPY]), read)
     copied["accesses"], copied["bytes"] = copies["accesses"], copies["bytes"]
+    copied["instructions"] = copies["accesses"]  # lanes, and the idle ones: 32 per instruction
+    idle = rest["kind"] == COPY
+    rest["instructions"][idle], rest["accesses"][idle] = rest["accesses"][idle], 0
     operations = np.concatenate([code, others["index"], read]) % OPERATIONS
     found = np.concatenate([full, rest, copied])
     for operation, name in enumerate(("reads", "writes", "atomics")):
         mine = operations == operation
         found[name] = np.where(mine, found["accesses"], 0)
         found[_PARTS[operation]] = np.where(mine, found["bytes"], 0)
-    return combined(found, ["launch", "kernel", "kind"])
+    found = combined(found, ["launch", "kernel", "kind"])
+    found["instructions"][found["kind"] == COPY] //= LANES
+    return found
 
 
 def _kind_rows(rows: NDArray[Any], kinds: NDArray[Any], codes: NDArray[Any]) -> NDArray[Any]:

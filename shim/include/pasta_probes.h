@@ -35,7 +35,7 @@ enum {
  *
  * Words of the launch are at an address that its own gives without a load, which takes longer than all else where
  * few warps run: PASTA_PROBE_SLOTS launches are described at a multiple of their size, and behind them are the words
- * of each, a copy for each stripe of multiprocessors (pasta/backends/nvidia/areas.py).
+ * of each, a copy for each stripe (pasta/backends/nvidia/areas.py).
  *
  * Kernels in graphs have instead the address of uint64_t[PASTA_PROBE_NODES], plus PASTA_PROBE_IS_NODE: addresses of
  * launches; 0: not probed. */
@@ -45,7 +45,7 @@ typedef struct pasta_probe_launch {
     uint64_t ranges;      /* pasta_object_range[count]; buckets of that cluster lie before them */
     uint64_t rows;        /* uint64_t words of objects of this launch, `stripe_bytes` apart for each stripe */
     uint32_t stripe_bytes;
-    uint32_t stripe_mask; /* stripe of a multiprocessor: its number & stripe_mask; and PASTA_PROBE_DIRECT */
+    uint32_t stripe_mask; /* stripe of an addition: any number & stripe_mask; and PASTA_PROBE_DIRECT */
     uint64_t table;       /* pasta_object_table */
     uint64_t keys;        /* uint32_t[hash_mask + 2]: object number + 1 of each row; 0: free; then 1: … */
     uint32_t hash_mask;

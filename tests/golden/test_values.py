@@ -275,7 +275,7 @@ def test_accesses_that_are_not_sampled_leave_a_patch_before_its_lookups() -> Non
     tool = TOOL({"every": 64})
     text, _ = write(layout_of([tool]), instances_of([tool]), "13.5")
     patch = text[text.index("def pasta_global(") :].split("\n\n")[0]
-    left = patch.index(" != 0:\n        return 0\n    mask = activemask()")
+    left = patch.index(" != 0):\n        return 0\n    user = launch_of(user)\n")
     assert left < patch.index("value_at(from_, bytes)")
     assert left < patch.index("find_offset(user, address)")
     assert "    from_ = data" in patch

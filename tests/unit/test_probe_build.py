@@ -167,6 +167,14 @@ class Objects(Tool):
         return Result(summary="")
 
 
+class SectorsOfObjects(Objects):
+    """Counts sectors by object."""
+
+    @probe.global_memory
+    def count(access, maps) -> None:  # type: ignore[no-untyped-def]
+        maps.objects.add(access.object, access.sectors)
+
+
 class Warps(Tool):
     """Counts warp instructions, lanes, and wavefronts."""
 
@@ -196,21 +204,28 @@ def patch(tool: Tool, kind: str = "global") -> str:
 
 
 def test_lanes_with_nothing_to_do_leave_at_once() -> None:
-    rows, mask, first = "if lane_id() >= 8 * count:", "mask = activemask()", "is_first(mask)"
-    lines = patch(Warps(), "matrix").splitlines()
-    at = [next(i for i, line in enumerate(lines) if part in line) for part in (rows, mask, first)]
-    assert at == sorted(at)  # the mask is of lanes with a row
-    assert lines[at[2] + 1].strip() == "return 0"
-    assert sum(first in line for line in lines) == 1
+    mask, first = "mask = activemask() & first_lanes(8 * count)", "is_first(mask)"
+    idle = "if (user == 0) | (some(before(mask) | flags & 8)) | (some(mask) == 0):"
+    lines = [line.strip() for line in patch(Warps(), "matrix").splitlines()]
+    at = lines.index(idle)
+    assert lines.index(mask) < at and lines[at + 1] == "return 0"
+    assert not any(first in line for line in lines)
     # lanes are counted here, and their addresses compared there
     for kind in ("shared", "remote_shared"):
         text = patch(Warps(), kind)
-        assert f"if {first} != 0:\n        t0_count(" in text and "== 0) |" not in text
+        assert f"if {first} != 0:\n        t0_count(" in text and "before(" not in text
 
 
 def test_object_is_looked_up_where_a_probe_compares_it() -> None:
     assert "found = find(user, address)\n    object = found - 1\n" in patch(Known())
-    assert "find" not in patch(Objects()) and "object = 0\n" in patch(Objects())
+    # otherwise lanes in buckets of one object go another way than others
+    ways = patch(Objects()).partition("low = bucket_of(user, address)\n    if low < 0:\n")[2]
+    usual, _, other = ways.partition("        return 0\n    found = find_apart(user, address)\n")
+    assert "find" not in ways.replace("find_apart(user, address)", "")
+    for way, text in (("USUAL", usual), ("OTHER", other)):
+        assert text.count("t0_count(") == 1 and f"env = (user, found, {way}, " in text
+    # but not if a field compares lanes
+    assert "found = find(user, address)" in patch(SectorsOfObjects())
 
 
 @pytest.mark.slow

@@ -132,7 +132,7 @@ def test_maps_do_not_overlap(maps: list[Any]) -> None:
 
 @given(st.integers(1, 5000), st.integers(0, 63), st.integers(0, 255), st.sampled_from([20, 28, 34]))
 def test_words_of_a_launch_are_found_by_its_address(
-    words: int, slot: int, sm: int, log: int
+    words: int, slot: int, clock: int, log: int
 ) -> None:
     spec = spec_of(Counter(by=("launch", words)), "m")
     layout = Layout([("tool", spec)], memory=1 << log)
@@ -143,10 +143,10 @@ def test_words_of_a_launch_are_found_by_its_address(
     array, offset = 7 * launches * size, 8 * (words - 1)
     text = slot_text(bytes, stripes)
     program = Program(text, {"$0": 64, "$1": 64, "$2": 32})
-    lane = Lane(0, {"$1": array + slot * size, "$2": offset}, {"smid": sm})
+    lane = Lane(0, {"$1": array + slot * size, "$2": offset}, {"clock": clock})
     Machine(program, Memory(), lambda: None).run([[lane]], random.Random(0))
     # behind the launches the words of each, stripe by stripe
-    words_at = array + launches * size + (slot * stripes + sm % stripes) * bytes
+    words_at = array + launches * size + (slot * stripes + clock % stripes) * bytes
     assert lane.registers["$0"] == words_at + offset
 
 

@@ -30,6 +30,7 @@ ABSENT = 0xFFFFFFFF
 ROWS, SPILL_ROWS = 16, 40
 #: The 64-bit registers among operands of inline assembly.
 WIDE = {"find": {"$1", "$2"}, "find_offset": {"$1", "$2", "$3"}}
+FIND = {"LOAD": "ld.global", **lookups._NO_OFFSET}
 
 
 @cache
@@ -109,7 +110,7 @@ class Launch:
         """Registers of a lane after `text`; `given` are `$N` as rN."""
         program = program_of(text, frozenset(wide))
         registers = {f"${name[1:]}": value for name, value in given.items()}
-        lane = Lane(0, registers, {"smid": 0})
+        lane = Lane(0, registers, {"clock": 0})
         Machine(program, self.memory, lambda: None).run([[lane]], random.Random(0))
         return lane.registers
 
@@ -117,9 +118,16 @@ class Launch:
         """The object's index from 1 and the offset, by both lookups."""
         text = define.fill_in(lookups._FIND, lookups._OFFSET)
         found = self.run(text, WIDE["find_offset"], r2=USER, r3=address)
-        text = define.fill_in(lookups._FIND, lookups._NO_OFFSET)
-        assert self.run(text, WIDE["find"], r1=USER, r2=address)["$0"] == found["$0"]
+        for load in ("ld.global", "ld.global.nc"):
+            text = define.fill_in(lookups._FIND, {**lookups._NO_OFFSET, "LOAD": load})
+            assert self.run(text, WIDE["find"], r1=USER, r2=address)["$0"] == found["$0"]
+        bucket = self.bucket(address)
+        assert bucket < 1 << 31 or bucket == found["$0"] | 1 << 31
         return found["$0"], found["$1"]
+
+    def bucket(self, address: int) -> int:
+        """The bucket of an address, or its part; bit 31: filled by an object."""
+        return self.run(lookups._BUCKET, WIDE["find"], r1=USER, r2=address)["$0"]
 
     def forget_ranges(self) -> None:
         """Only buckets remain in the table."""
@@ -184,9 +192,10 @@ def test_large_objects_are_found_by_the_bucket_alone(source: ctypes.CDLL) -> Non
     start = 0x7F4D_0000_0000
     launch = Launch(source, [(start - 4096, 512), (start, 1 << 30)])
     launch.forget_ranges()
-    text = define.fill_in(lookups._FIND, lookups._NO_OFFSET)
+    text = define.fill_in(lookups._FIND, FIND)
     for address in range(start + (1 << 25), start + (1 << 30) - (1 << 25), 1 << 25):
         assert launch.run(text, WIDE["find"], r1=USER, r2=address)["$0"] == 2
+        assert launch.bucket(address) == 1 << 31 | 2
 
 
 def test_small_tensors_are_found_by_the_parts_of_their_bucket(source: ctypes.CDLL) -> None:
@@ -195,10 +204,11 @@ def test_small_tensors_are_found_by_the_parts_of_their_bucket(source: ctypes.CDL
     tensors = [(start + size * number, size) for number in range(100)]
     launch = Launch(source, [*tensors, (start + large, large)])
     launch.forget_ranges()
-    text = define.fill_in(lookups._FIND, lookups._NO_OFFSET)
+    text = define.fill_in(lookups._FIND, FIND)
     for number, (address, _) in enumerate(tensors, 1):
         middle = address + size // 2
         assert launch.run(text, WIDE["find"], r1=USER, r2=middle)["$0"] == number
+        assert launch.bucket(middle) == 1 << 31 | number
 
 
 @pytest.mark.parametrize("seed", [1, 2])
@@ -265,6 +275,19 @@ def test_spill_flag_is_unset_while_rows_suffice(source: ctypes.CDLL) -> None:
 def at_row(launch: Launch, object: int) -> int:
     text = define.fill_in(lookups._AT_ROW, {"BYTES": "24"})
     return launch.run(text, {"$0", "$1"}, r1=USER, r2=object)["$0"]
+
+
+@given(st.integers(0, 600), st.integers(0, 7), st.integers(0, 1 << 12), st.integers(0, 1 << 32))
+def test_rows_are_found_in_any_stripe(object: int, log: int, pieces: int, clock: int) -> None:
+    bytes, stripes = 32 * pieces, 1 << log
+    text = define.fill_in(lookups._ROW_AT, {"BYTES": "24"})
+    shape = bytes | (stripes - 1 | 1 << 31) << 32  # negative as int64: rows are indices
+    given = {"$1": SLOT, "$2": shape, "$3": object}
+    lane = Lane(0, given, {"clock": clock % (1 << 32)})
+    program = program_of(text, frozenset(("$0", "$1", "$2")))
+    Machine(program, Memory(), lambda: None).run([[lane]], random.Random(0))
+    expected = SLOT + clock % stripes * bytes + 24 * object
+    assert lane.registers["$0"] == expected
 
 
 @given(st.integers(1, 1 << 34), st.integers(5, 26), st.data())

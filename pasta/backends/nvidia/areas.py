@@ -1,6 +1,6 @@
 """Device memory that maps share, by area: patches, libpasta and readers use one layout.
 
-Words of a launch (in its slot, in stripes by multiprocessor, or plain), words of each object
+Words of a launch (in its slot, in stripes, or plain), words of each object
 that a launch touches (in stripes too), and totals of the whole run (hash tables of program
 counters and other keys, bins of objects, planes of granules).
 """

@@ -17,7 +17,6 @@ from pasta.backends.nvidia.intrinsics import (
     atomic_fetch_add_u64,
     ballot_sync,
     bytes_of,
-    find,
     is_first,
     load_u64,
     load_u64_volatile,
@@ -30,7 +29,7 @@ from pasta.backends.nvidia.nvptx import device_function
 from pasta.backends.nvidia.structs import constants
 
 __all__ = [
-    "bank_ways", "copied_bytes", "equal_lanes", "find_group", "group_max", "group_sum", "hash_row",
+    "bank_ways", "copied_bytes", "equal_lanes", "group_max", "group_of", "group_sum", "hash_row",
     "hash_row_bounded", "lane_groups", "pair_row", "shadow_exchange", "sized", "touch_word",
 ]  # fmt: skip
 
@@ -173,14 +172,10 @@ def sized(found: int, bytes: int) -> int:
 
 
 @device_function
-def find_group(user: int, address: int, bytes: int) -> tuple[int, int]:
-    """The object of each lane's address, and the lanes that add together with it: those with the
-    same object and `bytes`."""
-    found = find(user, address)
-    group, key = activemask(), sized(found, bytes)
-    if all_equal(group, key):
-        return found, group
-    return found, match_any_sync(group, key)
+def group_of(key: int) -> int:
+    """The lanes with the same key, which usually all lanes have."""
+    group = activemask()
+    return group if all_equal(group, key) else match_any_sync(group, key)
 
 
 @device_function

@@ -26,12 +26,14 @@ _UNIFORM = frozenset(
 _PER_WARP = frozenset(("block_enter", "block_exit", "barrier", "call"))
 #: Writers of an access record: the calling lanes, all lanes of the patch, one lane for all.
 WRITERS = ("CALLERS", "EVERYONE", "SINGLE")
+#: Ways in which an operation uses the object: other operations use it, too; no other does, and a
+#: bucket of the launch's table had it, or had not.
+WAYS = ("SHARED", "USUAL", "OTHER")
 #: Items of `env`, by which the calling lane passes the access to operations.
 ENV = (
     "USER",  # the launch's descriptor
     "OBJECT",  # its index in the table, from 1; 0: none
-    "ADDRESS",  # if LATE
-    "LATE",  # whether the operation looks up the object: no other uses it
+    "WAY",  # see WAYS
     "COUNTS",  # whether this lane counts: only the first one of a transfer does
     "NUMBER",  # of this lane among those of one transfer
     "SHARING",  # number of lanes of that transfer; 0: each lane has its own access
@@ -120,25 +122,18 @@ def patch_text(
     fields = {field for each in called for field in each.probe.fields}
     if "launch" in fields:
         raise ToolError("access.launch is not known on the GPU", remedy='count by="launch" instead')
-    user, lines, mask = "user = launch_of(user)", _arguments(kind, signature), "mask = activemask()"
-    rows = _leave(_NO_ROW) if kind == "matrix" else []
+    lines, guard = _arguments(kind, signature), _guard(called, layout)
     led = kind in _FLAGGED and _only_leader(called, layout)
-    if led:  # one test for all lanes that do nothing: a branch takes as long as an addition
-        idle = f"(user == 0) | ({_IS_PREFETCH}) | (is_first(mask) == 0)"
-        begin = [*rows, user, mask, *_leave(idle)]
-    else:
-        begin = [user, *_leave("user == 0")]
-        prefetch = _leave(_IS_PREFETCH) if kind in _FLAGGED else []
-        lines = [*prefetch, *rows, *lines, mask]
+    begin = _begin(kind, led=led)
+    # the descriptor, which would be saved while the guard runs, is found after it
+    first = guard or kind == "async_copy"  # of which lanes leave by their bytes
+    lines = [*lines, *guard, *begin] if first else [*begin, *lines]
     if fields & {"lane", "ways"} or kind in _UNIFORM:
         lines.append("lane = lane_id()")
-    guard = _guard(called, layout)
-    # the descriptor, which would be saved while the guard runs, is found after it
-    lines = [*lines, *guard, *begin] if guard else [*begin, *lines]
     if fields & {"value", "value_high", "has_value"}:
         lines += _value(kind)
     if kind in _PER_WARP:
-        lines += _leave("not is_first(mask)")
+        lines += _leave_if("not is_first(mask)")
     if kind in _UNIFORM:  # all active lanes have the same transfer: the first counts it
         lines += ["counted = 1 << lane", "counts = is_first(mask)"]
         lines += ["number = popc(mask & (counted - 1))", "sharing = popc(mask)"]
@@ -149,24 +144,51 @@ def patch_text(
         lines.append("together = equal_lanes(mask, bytes)")  # lanes may differ in bytes
     shared = [each for each in located if _shares(each, layout)]
     located = [each for each in located if each not in shared] + shared
-    lines += _calls(kind, plain, layout, set(), late=False, led=led)
+    lines += _calls(kind, plain, layout, set(), led=led)
+    before = {field for each in plain for field in each.probe.fields}
+    way = "SHARED"
     if located:
-        late = _late(kind, located, layout)
-        given = KIND[kind].space == "global"
-        if not given:
+        if KIND[kind].space != "global":
             lines.append("found, offset = 0, address")
         elif _takes_offset(located, layout):
             lines.append("found, offset = find_offset(user, address)")
-        elif not late:
+        elif not _only(kind, located, layout):
             lines.append("found = find(user, address)")
-        lines += ["bytes = again(bytes)"] if plain else []
+        else:
+            # Two ways with all of their instructions in a row: a patch takes as long as it jumps.
+            found = ["bytes = again(bytes)", "found = low & 0x7FFFFFFF"]
+            found += _calls(kind, located, layout, before, way="USUAL")
+            lines += ["low = bucket_of(user, address)", "if low < 0:"]
+            lines += [f"    {line}" for text in [*found, "return 0"] for line in text.split("\n")]
+            lines.append("found = find_apart(user, address)")
+            way = "OTHER"
+        lines += ["bytes = again(bytes)"] if plain or way == "OTHER" else []
         if _differ(kind, located, layout):  # found again at less cost than kept
             lines.append("together = equal_lanes(mask, bytes)")
-        before = {field for each in plain for field in each.probe.fields}
-        lines += _calls(kind, located, layout, before, late=late)
+        lines += _calls(kind, located, layout, before, way=way)
     lines.append("return 0")
     text = "\n".join(f"    {line}" for line in lines)
     return f"def {name}({arguments}):\n{text}"
+
+
+def _begin(kind: str, *, led: bool) -> list[str]:
+    """Lines that find the launch's descriptor, let lanes leave that have nothing to do, and set
+    `mask` to the others; `led`: all but the first leave. One test: a branch takes as long as an
+    addition. A prefetch accesses nothing; a matrix has eight rows of 16 bytes."""
+    user, mask = "user = launch_of(user)", "mask = activemask()"
+    idle = ["user == 0"]
+    if led:
+        idle.append("some(before(mask) | flags & 8)")
+        if kind == "matrix":
+            mask += " & first_lanes(8 * count)"
+            idle.append("some(mask) == 0")
+        return [mask, user, *_leave_if(*idle)]
+    if kind in _FLAGGED:
+        idle.append("flags & 8 != 0")
+    elif kind == "async_copy":
+        idle += ["address == 0", "bytes == 0"]
+    rows = _leave_if("lane_id() >= 8 * count") if kind == "matrix" else []
+    return [user, *_leave_if(*idle), *rows, mask]
 
 
 #: Fields for which all lanes of an access compare addresses.
@@ -208,8 +230,8 @@ def _guard(called: Sequence[Instance], layout: Layout) -> list[str]:
         if not fields <= _CHEAP or _OF_LANES & {*each.probe.fields}:
             return []
         lines += [_FIELDS[field] for field in sorted(fields) if field in _FIELDS]
-        lines += _leave(ast.unparse(test))
-    return [*lines, "mask = activemask()"]
+        lines += _leave_if(ast.unparse(test))
+    return lines
 
 
 def _calls(
@@ -218,30 +240,27 @@ def _calls(
     layout: Layout,
     before: set[str],
     *,
-    late: bool,
     led: bool = False,
+    way: str = "SHARED",
 ) -> list[str]:
     """Lines that compute `env` and the fields of probes, except those in `before`, and calls.
 
-    `late`: the only map that uses the object looks it up. `led`: other lanes than the first have
-    left.
+    `led`: other lanes than the first have left. `way`: one of WAYS.
     """
     uniform = kind in _UNIFORM
     per_warp = kind in _PER_WARP
     known = {**_FIELDS, **(_TRANSFER if uniform else _COPY if kind == "async_copy" else {})}
     if uniform:
         known |= {"mask": "mask = counted", "leader": "leader = 1", "lanes": "lanes = 1"}
-    if late:
-        known["object"] = "object = 0"
     fields = {field for each in called for field in each.probe.fields}
     recorded = any(place.writes_records for place in _places(called, layout))
     together = "together" if _differ(kind, called, layout) else "-1"
     if recorded and kind in TIMED:
         fields.add("time")
     lines = [text for field, text in known.items() if field in fields - before]
-    found, size = "0, 0, 0", "0"
+    found, size = "0, SHARED", "0"
     if called and need_object(called, layout):
-        found = "0, address, 1" if late else "found, 0, 0"
+        found = f"found, {way}"
         size = "bytes" if kind == "async_copy" else "0"
     if uniform:
         common = f"user, {found}, counts, number, sharing, counted, {size}"
@@ -268,9 +287,27 @@ def _calls(
         lines.append(f"env = ({common}, {int(warp or alone)}{tail})")
         given = ", ".join((*each.probe.fields, "env"))
         call = f"{prefix_of(each, layout)}{each.probe.name}({given})"
-        guarded = warp and not (all_lanes or led)
-        lines += [f"if {once} != 0:", f"    {call}"] if guarded else [call]
+        if warp and not (all_lanes or led):
+            condition = "" if uniform else _condition(each)
+            if condition:
+                # before the lane's number is read, which takes longer than most tests: ptxas would
+                # exchange them if the mask were known
+                lines.append(f"if {condition}:")
+                once = "is_first(activemask())"
+            guarded = [f"if {once} != 0:", f"    {call}"]
+            lines += [f"    {line}" for line in guarded] if condition else guarded
+        else:
+            lines.append(call)
     return lines
+
+
+def _condition(called: Instance) -> str:
+    """The test of a probe that is nothing but `if TEST: ...`, if the test needs fields only; ""."""
+    body = called.probe.definitions(called.options, "", wrapping=True)[-1].body
+    if len(body) != 1 or not isinstance(body[0], ast.If) or body[0].orelse:
+        return ""
+    names = {node.id for node in ast.walk(body[0].test) if isinstance(node, ast.Name)}
+    return ast.unparse(body[0].test) if names <= {*called.probe.fields} else ""
 
 
 def _differ(kind: str, called: Sequence[Instance], layout: Layout) -> bool:
@@ -285,14 +322,17 @@ def _differ(kind: str, called: Sequence[Instance], layout: Layout) -> bool:
     )
 
 
-def _late(kind: str, called: Sequence[Instance], layout: Layout) -> bool:
-    """Whether one map alone uses the object and looks it up: once for lanes with close addresses,
-    and only for lanes that add."""
-    if KIND[kind].space != "global" or kind in _UNIFORM or _takes_offset(called, layout):
-        return False
-    alone = sum(place.finds_object for place in _places(called, layout)) == 1
-    known = any("known" in each.probe.fields for each in called)
-    return alone and not known and not any(map(_reads_object, called))
+def _only(kind: str, called: Sequence[Instance], layout: Layout) -> bool:
+    """Whether one map alone uses the object, and lanes that find it in another way than others can
+    call the probes apart from them."""
+    places = _places(called, layout)
+    alone = sum(place.finds_object for place in places) == 1
+    fields = {field for each in called for field in each.probe.fields}
+    together = fields & {"known", "warp_bytes", *_COMPARED} or any(
+        place.writes_records for place in places
+    )
+    apart = not (together or kind in _UNIFORM or _differ(kind, called, layout))
+    return alone and apart and not any(map(_reads_object, called))
 
 
 def _reads_object(called: Instance) -> bool:
@@ -327,14 +367,11 @@ def _places(called: Sequence[Instance], layout: Layout) -> list[Place[Any]]:
 
 #: Kinds with flags.
 _FLAGGED = ("global", "shared", "local", "remote_shared", "matrix")
-#: A prefetch accesses nothing.
-_IS_PREFETCH = "flags & 8 != 0"
-#: A matrix has eight rows of 16 bytes: other lanes have none.
-_NO_ROW = "lane_id() >= 8 * count"
 
 
-def _leave(test: str) -> list[str]:
-    return [f"if {test}:", "    return 0"]
+def _leave_if(*tests: str) -> list[str]:
+    """Lines with which lanes leave if any test is true."""
+    return [f"if {' | '.join(f'({test})' for test in tests)}:", "    return 0"]
 
 
 def _arguments(kind: str, signature: Signature) -> list[str]:
@@ -356,13 +393,13 @@ def _arguments(kind: str, signature: Signature) -> list[str]:
         flags = ["is_read = 1", "is_write = 1", "is_atomic = 1"]
     if kind == "async_copy":
         size = "bytes = (size - filled) & 31" if "filled" in names else "bytes = size"
-        return [size, *_leave("address == 0 or bytes == 0"), *flags, *plain]
+        return [size, *flags, *plain]
     if kind == "async_store":
         return ["bytes = size", *flags, *plain]
     if kind in ("bulk_load", "bulk_store", "bulk_reduction", "bulk_shared"):
         return ["bytes = (blocks & 0xFFFF) * 16", *flags, *plain]
     if kind in ("tensor_load", "tensor_store"):
-        return [*_tensor(), *_leave("bytes == 0"), *flags, number]
+        return [*_tensor(), *_leave_if("bytes == 0"), *flags, number]
     return ["bytes = 0", "is_read = 0", "is_write = 0", "is_atomic = 0", *plain]
 
 

@@ -2,8 +2,9 @@
 
 All lanes that access memory together call the patch together. Each lane looks up its address and
 calls the probes of all tools. A map's operation sums over the lanes that called it with the same
-key, and the lowest of them makes one atomic addition to the words of its multiprocessor's stripe,
-the only shared memory that is written.
+key, and the lowest of them makes one atomic addition to a copy of the words, a stripe: the only
+shared memory that is written. The multiprocessor's clock chooses the stripe, so that additions are
+spread evenly; other numbers that differ between warps take five times as long to read.
 
 The text is compiled by Numba (nvptx.py). Values are 64-bit patterns in int64, as in the language.
 """
@@ -15,7 +16,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from pasta.backends.nvidia.layout import Layout
-from pasta.backends.nvidia.patch import ENV, WRITERS, Instance, patch_text, prefix_of, traces_whole
+from pasta.backends.nvidia.patch import (
+    ENV,
+    WAYS,
+    WRITERS,
+    Instance,
+    patch_text,
+    prefix_of,
+    traces_whole,
+)
 from pasta.backends.nvidia.signatures import Signature, signatures
 from pasta.backends.nvidia.structs import constants
 from pasta.errors import ToolError
@@ -45,6 +54,7 @@ def write(
         text.append(f"in_slot = slot_address({copies})")
     if layout.object_words:
         text.append(f"at_row = row_address({layout.object_words})")
+        text.append(f"direct_row = direct_row_address({layout.object_words})")
     for instance in instances:
         _check_recorded(instance, layout)
     prefixes = {instance.probe.tool: instance.prefix for instance in instances}
@@ -103,7 +113,7 @@ def _header() -> str:
         "",
         *(f"{name} = {value}" for name, value in constants().items()),
     ]
-    for names in (WRITERS, ENV):
+    for names in (WRITERS, WAYS, ENV):
         lines += [f"{name} = {number}" for number, name in enumerate(names)]
     return "\n".join(lines)
 

@@ -133,13 +133,16 @@ class Place(Generic[P]):
 
     def _lines(self, *, uniform: bool) -> list[str]:
         amounts = self.spec.method.amounts
-        sums = [f"sum_{name} = {name}" + (" * popc(group)" if uniform else "") for name in amounts]
-        if sums and not uniform:
-            sums.append("if env[ALONE] == 0:")
-            sums += [f"    sum_{name} = group_sum(group, {name})" for name in amounts]
-        added = []
+        sums, added = [], []
         for index, name in enumerate(amounts):
-            added += [f"if sum_{name} != 0:", f"    {self.add(WORD * index, f'sum_{name}')}"]
+            if uniform:  # late: fewer live values
+                added.append(f"sum_{name} = {name} * popc(group)")
+            else:
+                sums += [f"sum_{name} = {name}", "if env[ALONE] == 0:"]
+                sums.append(f"    sum_{name} = group_sum(group, {name})")
+            # if uniform: constants need no test
+            some = name if uniform else f"sum_{name}"
+            added += [f"if {some} != 0:", f"    {self.add(WORD * index, f'sum_{name}')}"]
         inserted = {"SUMS": sums, "ADD": added}
         none = "return 0" if self.spec.method.returns else "return"
         lines = [] if self.shares_transfers else ["if env[COUNTS] == 0:", f"    {none}"]
@@ -264,12 +267,12 @@ def _at_row(offset: int) -> str:
     return f"at_row(env[USER], found) + {WORD * offset}"
 
 
-#: Lines that set `found` to the index of the access's object, looked up here if LATE, and `group`.
+#: Lines that set `found` to the index of the access's object, and `group`.
 _FOUND = [
-    "if env[LATE] != 0:",
-    "    found, group = find_group(env[USER], env[ADDRESS], env[SIZE])",
+    "found = env[OBJECT]",
+    "if env[WAY] != SHARED:",
+    "    group = group_of(sized(found, env[SIZE]))",
     "else:",
-    "    found = env[OBJECT]",
     *(f"    {line}" for line in _same("sized(found, env[SIZE])")),
 ]
 
@@ -285,11 +288,17 @@ class ObjectWords(Place[PerObject]):
         self.offset = self.areas.take("object", len(self.spec.fields))
 
     def body(self) -> list[str]:
-        """Add the sums to the words of the access's object, looked up here if LATE."""
+        """Add the sums to the words of the access's object."""
         return [
             *_FOUND,
             "SUMS",
             _ADDS,
+            "    if env[WAY] == USUAL:",
+            "        rows, stripes = rows_of(env[USER])",
+            "        if stripes < 0:",  # nothing of the other way is between these instructions
+            f"            at = direct_row(rows, stripes, found) + {WORD * self.offset}",
+            "            ADD",
+            "            return",
             f"    at = {_at_row(self.offset)}",
             "    ADD",
         ]
@@ -324,7 +333,7 @@ class _PairTable(Place[P]):
         stripe = (table.rows + 1) * table.words * WORD
         at = (
             f"table + {table.rows * WORD + self.offset * WORD} + {table.words * WORD} * row "
-            f"+ {stripe} * (smid() & {table.stripes - 1}){behind}"
+            f"+ {stripe} * (clock() & {table.stripes - 1}){behind}"
         )
         return [
             "SUMS",
@@ -428,7 +437,7 @@ class _HashWords(Place[P]):
         stripe = (table.rows + 1) * table.words * WORD
         at = (
             f"table + {table.rows * WORD + self.offset * WORD} + {table.words * WORD} * row "
-            f"+ {stripe} * (smid() & {table.stripes - 1}){behind}"
+            f"+ {stripe} * (clock() & {table.stripes - 1}){behind}"
         )
         return [
             f"table = load_u64(env[USER] + L_HASH + {WORD * self.index})",

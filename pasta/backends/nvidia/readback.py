@@ -97,8 +97,10 @@ class DeviceResults:
                 self.numbers.add_pieces(words[at : at + length])
             elif kind == _MISSED:
                 length = rows * fixed
-                found = words[at : at + length].reshape(rows, fixed)
+                found = words[at : at + length].reshape(rows, 2)
                 for why in np.unique(found[:, 1]).tolist():
+                    if why not in _WHY:
+                        raise ValueError(f"unknown reason {why} of launches without counts")
                     self.missed(found[found[:, 1] == why, 0], _WHY[why])
             else:
                 raise ValueError(f"unknown kind {kind} of probe results")

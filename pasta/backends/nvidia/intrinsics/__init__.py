@@ -6,7 +6,7 @@ and 0xFFFF_FFFF_FFFF_FFFF would be a uint64. Only for code that nvptx.py compile
 """
 
 from pasta.backends.nvidia.intrinsics.bins import bin_address, bin_of
-from pasta.backends.nvidia.intrinsics.bits import again, lshr, minus, plus, popc, times
+from pasta.backends.nvidia.intrinsics.bits import again, lshr, minus, plus, popc, some, times
 from pasta.backends.nvidia.intrinsics.memory import (
     atomic_add_u64,
     atomic_cas_u64,
@@ -18,7 +18,16 @@ from pasta.backends.nvidia.intrinsics.memory import (
     load_u64,
     load_u64_volatile,
 )
-from pasta.backends.nvidia.intrinsics.objects import find, find_offset, row_address, slot_address
+from pasta.backends.nvidia.intrinsics.objects import (
+    bucket_of,
+    direct_row_address,
+    find,
+    find_apart,
+    find_offset,
+    row_address,
+    rows_of,
+    slot_address,
+)
 from pasta.backends.nvidia.intrinsics.planes import bytes_of, touch_plane
 from pasta.backends.nvidia.intrinsics.records import trace_lanes, trace_single
 from pasta.backends.nvidia.intrinsics.tensor import tensor_box
@@ -28,9 +37,12 @@ from pasta.backends.nvidia.intrinsics.warp import (
     all_equal,
     any_sync,
     ballot_sync,
+    before,
+    clock,
     ctaid_x,
     ctaid_y,
     ctaid_z,
+    first_lanes,
     global_time,
     is_first,
     is_lowest,
@@ -49,11 +61,11 @@ from pasta.backends.nvidia.intrinsics.warp import (
 
 __all__ = [
     "activemask", "again", "all_equal", "any_sync", "atomic_add_u64", "atomic_cas_u64",
-    "atomic_exchange_u64", "atomic_fetch_add_u64", "ballot_sync", "bin_address", "bin_of",
-    "bytes_of", "ctaid_x", "ctaid_y", "ctaid_z", "find", "find_offset", "global_time",
-    "is_first", "is_lowest", "lane_id", "launch_of", "load_u8", "load_u32", "load_u64",
-    "load_u64_volatile", "lshr", "match_any_sync", "match_any_sync_64", "minus",
-    "nctaid_x", "nctaid_y", "ntid_x", "ntid_y", "plus", "popc", "row_address", "slot_address",
-    "smid", "tensor_box", "tid_x", "tid_y", "tid_z", "times", "touch_plane", "trace_lanes",
-    "trace_single", "value_at",
+    "atomic_exchange_u64", "atomic_fetch_add_u64", "ballot_sync", "before", "bin_address", "bin_of",
+    "bucket_of", "bytes_of", "clock", "ctaid_x", "ctaid_y", "ctaid_z", "direct_row_address", "find",
+    "find_apart", "find_offset", "first_lanes", "global_time", "is_first", "is_lowest", "lane_id",
+    "launch_of", "load_u8", "load_u32", "load_u64", "load_u64_volatile", "lshr", "match_any_sync",
+    "match_any_sync_64", "minus", "nctaid_x", "nctaid_y", "ntid_x", "ntid_y", "plus", "popc",
+    "row_address", "rows_of", "slot_address", "smid", "some", "tensor_box", "tid_x", "tid_y",
+    "tid_z", "times", "touch_plane", "trace_lanes", "trace_single", "value_at",
 ]  # fmt: skip

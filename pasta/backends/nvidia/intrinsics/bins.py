@@ -35,13 +35,13 @@ cvt.u32.u64 shift, at;
 add.u32 $0, $0, shift;
 done${:uid}:
 }"""
-#: Address of the words of a bin in this multiprocessor's stripe.
+#: Address of the words of a bin in a stripe.
 _BIN_AT = """{
 .reg .b32 stripe;
 .reg .b64 bytes, wide;
 ld.global.b64 $0, [$1+L_BINS];
 mad.wide.u32 $0, $2, BYTES, $0;
-mov.u32 stripe, %smid;
+mov.u32 stripe, %clock;
 and.b32 stripe, stripe, STRIPES;
 ld.global.b64 bytes, [$1+L_BIN_STRIPE];
 cvt.u64.u32 wide, stripe;

@@ -25,6 +25,11 @@ def _count(builder: Any, arguments: Values) -> Any:
     return call_llvm(builder, "llvm.ctpop.i64", I64, arguments)
 
 
+def _some(builder: Any, arguments: Values) -> Any:
+    value = narrow(builder, arguments[0])
+    return wide(builder, builder.icmp_unsigned("!=", value, ir.Constant(I32, 0)))
+
+
 def _again(builder: Any, arguments: Values) -> Any:
     kind = ir.FunctionType(I32, [I32])
     given = [narrow(builder, arguments[0])]
@@ -40,5 +45,7 @@ minus = define("minus", 2, lambda builder, arguments: builder.sub(*arguments))
 times = define("times", 2, lambda builder, arguments: builder.mul(*arguments))
 #: Logical shift right by less than 64.
 lshr = define("lshr", 2, _shift)
+#: Whether any of the low 32 bits is set: comparing 64 bits takes twice as many instructions.
+some = define("some", 1, _some)
 #: Number of set bits.
 popc = define("popc", 1, _count)

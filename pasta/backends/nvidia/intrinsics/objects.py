@@ -13,6 +13,7 @@ from pasta.backends.nvidia.intrinsics.define import (
     I32,
     I64,
     PAIR,
+    Generate,
     Values,
     define,
     emit_ptx,
@@ -20,16 +21,49 @@ from pasta.backends.nvidia.intrinsics.define import (
     narrow,
     tuple_of,
     wide,
+    with_offsets,
 )
 from pasta.backends.nvidia.structs import constants
 
+#: The entry of the bucket of $2, or of its part; 0: not in the first cluster.
+_BUCKET = """{
+.reg .pred p;
+.reg .b64 base, at, last;
+.reg .b32 low, high, middle, left;
+ld.global.v4.b32 {left, middle, low, high}, [$1];
+mov.b64 at, {low, high};
+cvt.u64.u32 base, left;
+shl.b64 base, base, BASE_SHIFT;
+sub.u64 base, $2, base;
+shr.u32 left, middle, 8;
+and.b32 middle, middle, 255;
+shr.u64 base, base, middle;
+cvt.u64.u32 last, left;
+setp.gt.u64 p, base, last;
+mov.b32 $0, 0;
+@p bra done${:uid};
+cvt.u32.u64 low, base;
+mad.wide.s32 at, low, -4, at;
+ld.global.b32 $0, [at+-4];
+setp.lt.s32 p, $0, PARTS;
+@p bra done${:uid};
+sub.u32 middle, middle, PARTS_SHIFT;
+shr.u64 base, $2, middle;
+cvt.u32.u64 high, base;
+and.b32 high, high, LAST_PART;
+xor.b32 low, $0, PARTS;
+add.u32 low, low, high;
+mad.wide.s32 at, low, -4, at;
+ld.global.b32 $0, [at+-4];
+done${:uid}:
+}"""
 #: The object of ADDRESS: OBJECT.  All lanes read: few bytes, as these displace from L1 the
 #: registers that the library's trampoline saves there.
 _FIND = """{
 .reg .pred p;
 .reg .b64 base, at, last;
 .reg .b32 low, high, middle, left;
-ld.global.v4.b32 {left, middle, low, high}, [LAUNCH];
+LOAD.v4.b32 {left, middle, low, high}, [LAUNCH];
 mov.b64 at, {low, high};
 mul.wide.u32 base, left, BASE_UNIT;
 sub.u64 base, ADDRESS, base;
@@ -124,9 +158,21 @@ sub.u64 $1, ADDRESS, at;""",
     "LAUNCH": "$2",
     "ADDRESS": "$3",
     "OBJECT": "$0",
+    "LOAD": "ld.global",
 }
 _NO_OFFSET = {"WHOLE": "", "PART": "", "MISS": "", "LAUNCH": "$1", "ADDRESS": "$2", "OBJECT": "$0"}
-#: Address of the words of $2 in this multiprocessor's stripe of the launch.  The row is the index,
+#: Address of the words of $3 in a stripe of the rows $1, $2, of which the row is the index.
+_ROW_AT = """{
+.reg .b32 stripe, bytes, mask;
+mov.u32 stripe, %clock;
+mov.b64 {bytes, mask}, $2;
+and.b32 stripe, stripe, mask;
+mul.lo.u32 stripe, stripe, bytes;
+mad.lo.u32 stripe, $3, BYTES, stripe;
+cvt.u64.u32 $0, stripe;
+add.u64 $0, $0, $1;
+}"""
+#: Address of the words of $2 in a stripe of the launch's rows.  The row is the index,
 #: or is found or claimed by the hash of the object's number; objects without a row are counted
 #: behind all slots, or in the row of all others.
 _AT_ROW = """{
@@ -135,7 +181,7 @@ _AT_ROW = """{
 .reg .b32 row, stripe, bytes, mask;
 mov.b32 row, $2;
 ld.global.v2.b64 {$0, words}, [$1+L_ROWS];
-mov.u32 stripe, %smid;
+mov.u32 stripe, %clock;
 mov.b64 {bytes, mask}, words;
 setp.lt.s32 p, mask, 0;
 @p bra place${:uid};
@@ -189,7 +235,7 @@ hashed${:uid}:
 ld.global.b64 $0, [$1+L_ROWS];
 ld.global.b32 bytes, [$1+L_STRIPE_BYTES];
 ld.global.b32 mask, [$1+L_STRIPE_MASK];
-mov.u32 stripe, %smid;
+mov.u32 stripe, %clock;
 place${:uid}:
 and.b32 stripe, stripe, mask;
 mul.lo.u32 stripe, stripe, bytes;
@@ -199,11 +245,11 @@ add.u64 $0, $0, words;
 done${:uid}:
 }"""
 
-#: Address of byte $2 of the launch's words for this multiprocessor.
+#: Address of byte $2 of the launch's words, in a stripe.
 _IN_SLOT = """{
 .reg .b64 wide;
 .reg .b32 at, stripe;
-mov.u32 stripe, %smid;
+mov.u32 stripe, %clock;
 and.b32 stripe, stripe, STRIPE_MASK;
 cvt.u32.u64 at, $1;
 and.b32 at, at, ARRAY_MASK;
@@ -216,9 +262,23 @@ add.u64 $0, $1, wide;
 }"""
 
 
-def _find(builder: Any, arguments: Values) -> Any:
-    text = fill_in(_FIND, _NO_OFFSET)
-    return wide(builder, emit_ptx(builder, text, "=&r,l,l", arguments, I32))
+def _bucket(builder: Any, arguments: Values) -> Any:
+    text = with_offsets(_BUCKET)
+    return builder.sext(emit_ptx(builder, text, "=&r,l,l", arguments, I32), I64)
+
+
+def _rows(builder: Any, arguments: Values) -> Any:
+    kind = ir.FunctionType(ir.LiteralStructType([I64, I64]), [I64])
+    text = with_offsets("ld.global.v2.b64 {$0, $1}, [$2+L_ROWS];")
+    assembly = ir.InlineAsm(kind, text, "=l,=l,l", side_effect=True)
+    return tuple_of(builder, builder.call(assembly, arguments))
+
+
+def _find(load: str) -> Generate:
+    text = fill_in(_FIND, {**_NO_OFFSET, "LOAD": load})
+    return lambda builder, arguments: wide(
+        builder, emit_ptx(builder, text, "=&r,l,l", arguments, I32)
+    )
 
 
 def _find_offset(builder: Any, arguments: Values) -> Any:
@@ -243,7 +303,7 @@ def slot_text(stripe: int, stripes: int) -> str:
 
 
 def slot_address(stripe: int, stripes: int) -> Any:
-    """An intrinsic that returns the address of a launch's words for this multiprocessor, of which
+    """An intrinsic that returns the address of a launch's words in a stripe, of which
     there are `stripes` copies of `stripe` bytes: descriptor, offset in bytes → address.
 
     It loads nothing: where few warps run, a load takes longer than the rest of a patch.
@@ -271,8 +331,28 @@ def row_address(words: int) -> Any:
     return define("at_row", 2, generate)
 
 
+def direct_row_address(words: int) -> Any:
+    """The same by `rows_of`, for rows that are indices: rows, stripes, object → address."""
+    text = fill_in(_ROW_AT, {"BYTES": str(8 * words)})
+
+    def generate(builder: Any, arguments: Values) -> Any:
+        given = [*arguments[:2], narrow(builder, arguments[2])]
+        return emit_ptx(builder, text, "=&l,l,l,r", given, I64)
+
+    return define("direct_row", 3, generate)
+
+
+#: Where the rows of a launch's objects are, and their stripes; those are negative if an object's
+#: row is its index.
+rows_of = define("rows_of", 1, _rows, PAIR)
+#: The bucket of an address, by a launch's descriptor; negative: an object, whose index are the low
+#: 31 bits, fills it. Otherwise `find` finds the object. Apart, because the time of a patch depends
+#: on how far it jumps.
+bucket_of = define("bucket_of", 2, _bucket)
 #: The object of an address, by a launch's descriptor: its index in the table of objects from 1; 0:
 #: none.
-find = define("find", 2, _find)
+find = define("find", 2, _find("ld.global"))
+#: The same after `bucket_of`: ptxas keeps nothing for it, because it reads memory in another way.
+find_apart = define("find_apart", 2, _find("ld.global.nc"))
 #: As `find`, and the offset in the object; without one, the address.
 find_offset = define("find_offset", 2, _find_offset, PAIR)

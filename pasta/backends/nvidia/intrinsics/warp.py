@@ -56,10 +56,19 @@ def _vote(way: str, result: Any) -> Generate:
     return generate
 
 
-def _first(builder: Any, arguments: Values) -> Any:
+def _before(builder: Any, arguments: Values) -> Any:
     # Read each time: LLVM would keep the special register in one of the few general ones.
     below = "mov.u32 $0, %lanemask_lt;\nand.b32 $0, $0, $1;"
-    lower = emit_ptx(builder, below, "=&r,r", [narrow(builder, arguments[0])], I32)
+    return wide(builder, emit_ptx(builder, below, "=&r,r", [narrow(builder, arguments[0])], I32))
+
+
+def _first_lanes(builder: Any, arguments: Values) -> Any:
+    text = "sub.u32 $0, 32, $1;\nshr.u32 $0, -1, $0;"
+    return wide(builder, emit_ptx(builder, text, "=r,r", [narrow(builder, arguments[0])], I32))
+
+
+def _first(builder: Any, arguments: Values) -> Any:
+    lower = narrow(builder, _before(builder, arguments))
     return wide(builder, builder.icmp_unsigned("==", lower, ir.Constant(I32, 0)))
 
 
@@ -85,12 +94,22 @@ match_any_sync_64 = define("match_any_sync_64", 2, _match(64))
 all_equal = define("all_equal", 2, _equal)
 ballot_sync = define("ballot_sync", 2, _vote("ballot", I32))
 any_sync = define("any_sync", 2, _vote("any", I1))
+#: The lanes of a mask below this one.
+before = define("before", 1, _before)
+#: The lanes with numbers below one from 1 to 32.
+first_lanes = define("first_lanes", 1, _first_lanes)
 #: Whether this lane is the lowest in a mask that contains it.
 is_first = define("is_first", 1, _first)
 #: The same by another special register, so that ptxas keeps no value of one for the other.
 is_lowest = define("is_lowest", 1, _lowest)
 lane_id = define("lane_id", 0, _register("laneid"))
 smid = define("smid", 0, _register("smid"))
+#: Of the multiprocessor: the only number that differs between warps and is read in few cycles.
+clock = define(
+    "clock",
+    0,
+    lambda builder, _: wide(builder, emit_ptx(builder, "mov.u32 $0, %clock;", "=r", [], I32)),
+)
 tid_x = define("tid_x", 0, _register("tid.x"))
 tid_y = define("tid_y", 0, _register("tid.y"))
 tid_z = define("tid_z", 0, _register("tid.z"))
