@@ -120,6 +120,11 @@ EXPORT uint64_t fake_cupti_now(void) {
     return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
 }
 
+EXPORT int32_t cuptiGetTimestamp(uint64_t *time) {
+    *time = fake_cupti_now();
+    return 0;
+}
+
 /* ---- buffers ---- */
 
 static void *hand_over(void *unused) {

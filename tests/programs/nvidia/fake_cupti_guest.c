@@ -15,15 +15,24 @@ int32_t cuptiEnableCallback(uint32_t on, void *subscriber, int32_t domain, uint3
 int32_t cuptiEnableDomain(uint32_t on, void *subscriber, int32_t domain);
 int32_t cuptiActivityRegisterCallbacks(pasta_cupti_request *request, pasta_cupti_complete *complete);
 int32_t cuptiActivityRegisterTimestampCallback(uint64_t (*now)(void));
+int32_t cuptiGetTimestamp(uint64_t *time);
 int32_t cuptiActivityEnable(int32_t kind);
 int32_t cuptiActivityDisable(int32_t kind);
 int32_t cuptiActivityFlushAll(uint32_t flags);
 int32_t cuptiActivityGetNextRecord(uint8_t *buffer, uint64_t valid, void **record);
 int32_t cuptiFinalize(void);
 
+static const uint64_t SECOND = UINT64_C(1000000000);
 static void *subscriber;
 static unsigned launches, contexts, kernels, copies, others, outside;
 static int outstanding; /* buffers that CUPTI has */
+
+/* CUPTI's own clock: by default CLOCK_REALTIME, except for what that was corrected by since CUPTI was set up. */
+static uint64_t timestamps(void) {
+    uint64_t time = 0;
+    if (cuptiGetTimestamp(&time)) abort();
+    return time;
+}
 
 static uint64_t realtime(void) {
     struct timespec t;
@@ -38,7 +47,7 @@ static uint64_t ticks(void) {
     return (((uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec) * 3) + (UINT64_C(1) << 61);
 }
 
-static uint64_t (*clock_of_records)(void) = realtime;
+static uint64_t (*clock_of_records)(void) = timestamps;
 static uint64_t began;
 
 static void on_callback(void *user, int32_t domain, uint32_t id, const void *data) {
@@ -65,6 +74,7 @@ static void complete(uint64_t context, uint32_t stream, uint8_t *buffer, uint64_
         else if (k->kind == PASTA_CUPTI_COPY) copies++;
         else others++;
         outside += k->start < began || k->start > clock_of_records();
+        if (clock_of_records == timestamps) outside += k->start > realtime() + SECOND || k->start + SECOND < realtime();
     }
     free(buffer);
     __atomic_fetch_sub(&outstanding, 1, __ATOMIC_RELAXED);
