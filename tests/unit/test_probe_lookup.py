@@ -228,6 +228,16 @@ def test_segments_of_a_framework(source: ctypes.CDLL, seed: int) -> None:
             assert launch.find(address) == launch.owner(address), hex(address)
 
 
+def test_the_smallest_tensors_fill_parts_of_buckets(source: ctypes.CDLL) -> None:
+    """PyTorch aligns tensors to 512 bytes; its segments may be far apart."""
+    start, segment = 0x7F4D_0000_0000, 2 << 20
+    tensors = [(start + 512 * number, 512) for number in range(200)]
+    far = [(start + number * (100 << 20), segment) for number in range(1, 9)]
+    launch = Launch(source, [*tensors, (start + 512 * 200, segment - 512 * 200), *far])
+    for number, (address, _) in enumerate(launch.objects, 1):
+        assert launch.bucket(address) == 1 << 31 | number
+
+
 def test_many_objects_in_one_part_are_searched(source: ctypes.CDLL) -> None:
     start = 0x7F4D_0000_0000
     launch = Launch(

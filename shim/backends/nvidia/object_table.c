@@ -16,7 +16,9 @@ enum {
     BUCKETS_PER_RANGE = 4,
     MIN_BUCKETS = 1024,
     PARTS = 1 << PASTA_PROBE_PARTS_SHIFT,
-    MIN_DIVIDED = 64, /* buckets of a cluster that are divided, at most: these, and one of … */
+    FINE_SHIFT = 17,        /* log2 of the bytes of a bucket whose parts have 512, as PyTorch aligns tensors */
+    FINE_BUCKETS = 1 << 16, /* buckets get that short where it takes no more of them */
+    MIN_DIVIDED = 128, /* buckets of a cluster that are divided, at most: these, and one of … */
     RANGES_PER_DIVIDED = 16, /* … ranges */
     GRANULES_PER_WORD = 32,
     MAX_SHIFT = 40
@@ -220,11 +222,12 @@ static uint64_t bytes_of(const pasta_nv_allocation *objects, size_t first, size_
     return bytes;
 }
 
-/* The widest gaps separate the clusters: look-ups in all but the first cost more, and over gaps up to WIDE
- * times as long as the objects buckets are fine enough. */
+/* The widest gaps separate the clusters: look-ups in all but the first cost more, and buckets are fine enough over gaps
+ * up to WIDE times as long as the objects, or that the finest ones span. */
 static uint32_t part(const pasta_nv_allocation *objects, size_t count, gap cuts[PASTA_PROBE_CLUSTERS]) {
     enum { WIDE = 4 };
-    uint64_t wide = WIDE * bytes_of(objects, 0, count);
+    uint64_t wide = WIDE * bytes_of(objects, 0, count), fine = (uint64_t)FINE_BUCKETS << FINE_SHIFT;
+    if (wide < fine) wide = fine;
     uint32_t found = 0;
     for (size_t i = 1; i < count; i++) {
         uint64_t end = objects[i - 1].address + objects[i - 1].bytes;
@@ -316,9 +319,20 @@ static uint32_t entry_of(run r) {
     return r.first | (r.more < PASTA_PROBE_MANY ? r.more : PASTA_PROBE_MANY) << PASTA_PROBE_MORE_SHIFT;
 }
 
-static walk walk_of(const pasta_object_cluster *c, const pasta_object_range *ranges, size_t first, size_t count) {
+/* The buckets of 1 << shift bytes of a cluster of ranges from `first` on, between two addresses. */
+static walk buckets_of(pasta_object_cluster *c, uint32_t shift, uint64_t begin, uint64_t end,
+                       const pasta_object_range *ranges, size_t first, size_t count) {
+    c->shift = shift;
+    c->base = begin >> shift << shift;
+    c->last_bucket = (uint32_t)((end - c->base - 1) >> shift);
     while (first && ranges[first - 1].start + ranges[first - 1].size > c->base) first--;
-    return (walk){ranges, count, first, c->base, c->shift};
+    return (walk){ranges, count, first, c->base, shift};
+}
+
+/* Buckets of several ranges are divided: then parts that one range fills are found at once, others are searched. */
+static uint32_t fine_shift(uint64_t span, uint32_t shift) {
+    while (shift > FINE_SHIFT && span >> (shift - 1) < FINE_BUCKETS) shift--;
+    return shift;
 }
 
 /* How many ranges more than its first one begin in a bucket that is not divided, and how many are divided. */
@@ -385,11 +399,13 @@ void *pasta_nv_table_image(const pasta_nv_allocation *objects, size_t count, siz
         pasta_object_cluster *c = &table.cluster[i];
         uint64_t base = first->address >> PASTA_PROBE_BASE_SHIFT << PASTA_PROBE_BASE_SHIFT, divided;
         uint64_t stop = last->address + last->bytes;
-        c->shift = shift_for(stop - base, spans[i].last - spans[i].first);
-        c->base = base >> c->shift << c->shift;
-        c->last_bucket = (uint32_t)((stop - c->base - 1) >> c->shift);
-        walks[i] = walk_of(c, ranges, spans[i].first, count);
+        uint32_t coarse = shift_for(stop - base, spans[i].last - spans[i].first);
+        walks[i] = buckets_of(c, coarse, base, stop, ranges, spans[i].first, count);
         most[i] = undivided(walks[i], c->last_bucket + UINT64_C(1), &divided);
+        if (divided && fine_shift(stop - base, coarse) < coarse) {
+            walks[i] = buckets_of(c, fine_shift(stop - base, coarse), base, stop, ranges, spans[i].first, count);
+            most[i] = undivided(walks[i], c->last_bucket + UINT64_C(1), &divided);
+        }
         at = aligned(at + (c->last_bucket + UINT64_C(1) + divided * PARTS) * sizeof(uint32_t));
         c->buckets = at;
         if (!i) at += count * sizeof(pasta_object_range);
