@@ -57,8 +57,18 @@ mad.wide.s32 at, low, -4, at;
 ld.global.b32 $0, [at+-4];
 done${:uid}:
 }"""
+#: The entry of the part that ADDRESS is in, by that of its bucket at `at`-4.
+_INNER = """sub.u32 middle, middle, PARTS_SHIFT;
+shr.u64 base, ADDRESS, middle;
+cvt.u32.u64 high, base;
+and.b32 high, high, LAST_PART;
+xor.b32 low, low, PARTS;
+add.u32 low, low, high;
+mad.wide.s32 at, low, -4, at;
+ld.global.b32 low, [at+-4];"""
 #: The object of ADDRESS: OBJECT.  All lanes read: few bytes, as these displace from L1 the
-#: registers that the library's trampoline saves there.
+#: registers that the library's trampoline saves there.  ptxas places blocks before those to which
+#: they lead: nothing leads back into the usual way, which is first.
 _FIND = """{
 .reg .pred p;
 .reg .b64 base, at, last;
@@ -73,13 +83,17 @@ shr.u64 base, base, middle;
 cvt.u64.u32 last, left;
 setp.gt.u64 p, base, last;
 @p bra other${:uid};
-bucket${:uid}:
 cvt.u32.u64 low, base;
-entry${:uid}:
 mad.wide.s32 at, low, -4, at;
 ld.global.b32 low, [at+-4];
+setp.lt.s32 p, low, 0;
+@p bra whole${:uid};
+setp.lt.u32 p, low, PARTS;
+@p bra ranges${:uid};
+INNER
 setp.ge.s32 p, low, 0;
-@p bra part${:uid};
+@p bra ranges${:uid};
+whole${:uid}:
 and.b32 OBJECT, low, 0x7fffffff;
 WHOLE
 bra done${:uid};
@@ -101,18 +115,20 @@ add.u64 at, at, CLUSTER;
 setp.gt.u64 p, base, last;
 @p bra next${:uid};
 ld.global.b64 at, [at+T_CLUSTER+C_BUCKETS-CLUSTER];
-bra bucket${:uid};
-part${:uid}:
-and.b32 high, low, PARTS;
-setp.eq.u32 p, high, 0;
+cvt.u32.u64 low, base;
+mad.wide.s32 at, low, -4, at;
+ld.global.b32 low, [at+-4];
+setp.lt.u32 p, low, PARTS;
 @p bra ranges${:uid};
-sub.u32 middle, middle, PARTS_SHIFT;
-shr.u64 base, ADDRESS, middle;
-cvt.u32.u64 high, base;
-and.b32 high, high, LAST_PART;
-xor.b32 low, low, PARTS;
-add.u32 low, low, high;
-bra entry${:uid};
+setp.lt.s32 p, low, 0;
+@p bra alone${:uid};
+INNER
+setp.ge.s32 p, low, 0;
+@p bra ranges${:uid};
+alone${:uid}:
+and.b32 OBJECT, low, 0x7fffffff;
+WHOLE
+bra done${:uid};
 ranges${:uid}:
 shr.u32 high, low, MORE_SHIFT;
 and.b32 low, low, FIRST_RANGE;
@@ -147,7 +163,7 @@ miss${:uid}:
 mov.b32 OBJECT, 0;
 MISS
 done${:uid}:
-}"""
+}""".replace("INNER", _INNER)
 #: The same as `_FIND` and the offset in the object.
 _OFFSET = {
     "WHOLE": """RANGE_OF at, LAUNCH, OBJECT;
