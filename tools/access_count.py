@@ -134,6 +134,7 @@ class AccessCount(Tool):
                 "objects": self._objects(objects),
                 "launches": self._launches(rows),
                 "launch_objects": self._launch_objects(objects),
+                **self._missed(),
                 **self._of_framework(rows, objects),
             },
             figures={"kernels": self._figure(rows)},
@@ -235,6 +236,14 @@ class AccessCount(Tool):
             title="Accesses by launch and kind",
             shown=0,
         )
+
+    def _missed(self) -> dict[str, Table]:
+        """Launches that are flagged as probed but have no counts, if there are any."""
+        missed = self.context.sampling.all_missed
+        table = Table(
+            {"launch": missed}, keys=("launch",), title="Launches without counts", shown=0
+        )
+        return {"missed": table} if len(missed) else {}
 
     def _launch_objects(self, objects: NDArray[Any]) -> Table:
         launches = combined(objects[["launch", "kernel"]], ["launch", "kernel"])

@@ -174,6 +174,13 @@ class Sampling:
                 found[mine] = self._missed[page][at]
         return found
 
+    @property
+    def all_missed(self) -> NDArray[Any]:
+        """The launches that are `missed`, by ordinal (uint64)."""
+        pages = sorted(self._missed.items())
+        found = [np.flatnonzero(missed) + page * _PAGE for page, missed in pages]
+        return np.concatenate([np.empty(0, np.int64), *found]).astype(np.uint64)
+
     def numbers(self, launches: NDArray[Any]) -> NDArray[Any]:
         """Numbers of the shapes (uint32) of launches, by ordinal; 0: unknown."""
         found = np.zeros(len(launches), np.uint32)

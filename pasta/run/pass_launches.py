@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 #: The tool and the table with the bytes of each launch; its columns, the first with all bytes.
 COUNTS, _TABLE = "access_count", "launches"
+#: Its table of launches that are flagged as probed, but have no counts.
+_MISSED = "missed"
 BYTES = ("bytes", "read_bytes", "write_bytes", "atomic_bytes")
 #: The tool and the table with the bytes that tensor stores of each launch wrote.
 INSTRUCTIONS, _STORES = "instructions", "launch_tensor_stores"
@@ -142,6 +144,8 @@ class Reader:
     def launches(self, *, operators: bool) -> PassLaunches:
         """All launches; without `operators`, those around them are ignored. Raises RunError."""
         rows = self.keys.rows(operators=operators)
+        if not self._times:
+            rows["probed"] &= ~np.isin(rows["ordinal"], self._missed())
         time = np.full(len(rows), -1, np.int64)
         at, known = places_of(rows["ordinal"], self._ordinals)
         time[at] = self._taken[known]
@@ -161,6 +165,17 @@ class Reader:
         if _STORES not in tables.get(INSTRUCTIONS, ()):
             return np.zeros(len(ordinals), np.uint64)
         return self._sums(ordinals, (INSTRUCTIONS, _STORES), ["bytes"])["bytes"]
+
+    def _missed(self) -> NDArray[Any]:
+        """Ordinals (uint64) of launches that were not counted, though flagged as probed."""
+        found = [np.empty(0, np.uint64)]
+        if _MISSED in stored_tables(self._of.run.results).get(COUNTS, ()):
+            path = self._of.run.results / COUNTS / f"{_MISSED}.parquet"
+            file = open_parquet(path, self._of.run.path, whole=False)
+            for mine in batches(file, path, ["launch"]):
+                with reading(path):
+                    found.append(to_numpy(mine.column("launch").cast(pa.uint64()), 0))
+        return np.concatenate(found)
 
     def _bytes(self, ordinals: NDArray[Any]) -> dict[str, NDArray[Any]]:
         return self._sums(ordinals, (COUNTS, _TABLE), BYTES, kinds_of("global"))

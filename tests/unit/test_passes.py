@@ -122,6 +122,20 @@ def test_only_probed_launches_have_bytes(tmp_path: Path) -> None:
     )
 
 
+def test_launches_without_counts_were_not_probed(tmp_path: Path) -> None:
+    work: list[Launch] = [("a", 100, 64, 0), ("a", 1_000_000, 0, 0), ("a", 300, 64, 0)]
+    times, accesses = times_run(tmp_path / "t", work), accesses_run(tmp_path / "a", work)
+    directory = accesses.results / "access_count"
+    stored = json.loads((directory / "result.json").read_text())
+    stored["tables"].append("missed")
+    (directory / "result.json").write_text(json.dumps(stored))
+    missed = Table({"launch": np.asarray([1], np.uint64)})
+    pq.write_table(missed.to_arrow(), directory / "missed.parquet")
+    (a,) = rows(joined(times, accesses, tmp_path / "out"), "kernels")
+    assert (a["joined"], a["probed"], a["device_time"]) == (3, 2, 1_000_400)
+    assert a["gb_per_second"] == pytest.approx(128 / 400)
+
+
 def test_operators(tmp_path: Path) -> None:
     """Launches are joined and summed by operator, also if the calls come in another order."""
     found = []

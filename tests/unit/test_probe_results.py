@@ -353,6 +353,21 @@ def test_missed_launches_are_estimated(early: bool) -> None:
     assert result.tables["probed"].columns["probed"] == [2]
 
 
+def test_missed_launches_are_listed() -> None:
+    events = Events()
+    events.add("process_start", source="nvidia_sanitizer", version="13.5")
+    for _ in range(3):
+        events.launch("k")
+    (kind,) = find_tools("access_count")
+    tool = kind()
+    pipeline = Pipeline(Filter(), [tool], events.context())
+    for batch, _ in events.stretches([]):
+        pipeline.feed(batch)
+    pipeline.feed_device(missed(1))
+    tables = pipeline.finish()["access_count"].tables
+    assert tables["missed"].columns["launch"].tolist() == [1]
+
+
 def test_working_sets_of_missed_launches_are_unknown() -> None:
     events = Events()
     events.add("process_start", source="nvidia_sanitizer", version="13.5")

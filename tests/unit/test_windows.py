@@ -293,6 +293,8 @@ def test_missed_launches_were_not_probed() -> None:
     assert first.tolist() == [True, True, False, True, False]  # again, and unknown
     assert counts.miss(np.asarray([1, 2], np.uint64)).tolist() == [False, True]
     assert counts.missed(np.arange(4, dtype=np.uint64)).tolist() == [True, True, True, False]
+    assert counts.all_missed.tolist()[:3] == [0, 1, 2]
+    assert counts.missed(counts.all_missed).all()
     assert not counts.exact and counts.probed == {1: 7, 2: 4, 3: 4}
     assert counts.text() == "counted in 15 of 19 launches"
     probed = np.asarray([3, 4, 5, 6, 7, 8, 9], np.uint64)
