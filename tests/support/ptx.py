@@ -52,30 +52,39 @@ class Instruction:
     operands: list[str]
     predicate: str = ""
     negated: bool = False
+    blocks: tuple[int, ...] = ()  # numbers of those around it, the outermost first
 
 
 class Program:
     """Parsed text; `$N` are a lane's initial registers. `widths`: bits of those it writes."""
 
     def __init__(self, text: str, widths: Mapping[str, int] | None = None) -> None:
-        self.labels: dict[str, int] = {}
+        self.labels: dict[tuple[tuple[int, ...], str], int] = {}  # by blocks, too
         self.code: list[Instruction] = []
         self.widths = dict(widths or {})
-        for raw in text.replace("${:uid}", "").splitlines():
+        blocks: tuple[int, ...] = ()
+        for number, raw in enumerate(text.replace("${:uid}", "").splitlines()):
             line = raw.strip()
-            if line in "{}":
+            if line == "{":
+                blocks = (*blocks, number)
+            elif line == "}":
+                blocks = blocks[:-1]
+            elif not line:
                 continue
-            if line.startswith(".reg"):
+            elif line.startswith(".reg"):
                 kind, names = line[5:].rstrip(";").split(" ", 1)
                 width = {".pred": 1, ".b32": 32, ".b64": 64}[kind]
                 self.widths.update({name.strip(): width for name in names.split(",")})
             elif line.endswith(":"):
-                self.labels[line[:-1]] = len(self.code)
+                assert (blocks, line[:-1]) not in self.labels, line
+                self.labels[blocks, line[:-1]] = len(self.code)
             else:
                 match = _LINE.match(line)
                 assert match, line
                 operands = re.findall(r"\{[^}]*\}|\[[^\]]*\]|[^,\s]+", match[4])
-                self.code.append(Instruction(match[3], operands, match[2] or "", bool(match[1])))
+                self.code.append(
+                    Instruction(match[3], operands, match[2] or "", bool(match[1]), blocks)
+                )
         self.execute = [self._compiled(at, each) for at, each in enumerate(self.code)]
 
     def _compiled(self, at: int, instruction: Instruction) -> Execute:
@@ -89,12 +98,21 @@ class Program:
                 f"    lane.at = {at + 1}",
                 "    return",
             ]
-        lines += self._lines(at, instruction.operation.split("."), instruction.operands)
+        if instruction.operation == "bra":
+            lines.append(f"lane.at = {self._target(instruction)}")
+        else:
+            lines += self._lines(at, instruction.operation.split("."), instruction.operands)
         text = "def execute(lane, machine):\n" + "".join(f"    {line}\n" for line in lines)
         scope: dict[str, Any] = {"signed": _signed, "divided": _divided}
         exec(text, scope)
         execute: Execute = scope["execute"]
         return execute
+
+    def _target(self, branch: Instruction) -> int:
+        """Where a branch leads: to the label in the innermost of its blocks that has one."""
+        depths = range(len(branch.blocks), -1, -1)
+        labels = ((branch.blocks[:depth], branch.operands[0]) for depth in depths)
+        return next(self.labels[label] for label in labels if label in self.labels)
 
     def _lines(self, at: int, parts: list[str], operands: list[str]) -> list[str]:
         """Python statements of an instruction without its predicate."""
@@ -105,8 +123,6 @@ class Program:
             values = ", ".join(f"{name!r}: {_value(each)}" for name, each in taken)
             mask = None if operation == "activemask" else _value(operands[-1])
             return [f"lane.given = {{{values}}}", f"lane.waits = ({at}, {mask})"]
-        if operation == "bra":
-            return [f"lane.at = {self.labels[operands[0]]}"]
         if operation == "nanosleep":
             return ["machine.idle()", forward]
         if operation == "fence":

@@ -127,7 +127,8 @@ class Launch:
 
     def bucket(self, address: int) -> int:
         """The bucket of an address, or its part; bit 31: filled by an object."""
-        return self.run(lookups._BUCKET, WIDE["find"], r1=USER, r2=address)["$0"]
+        text = define.fill_in(lookups._BUCKET, FIND)
+        return self.run(text, WIDE["find"], r1=USER, r2=address)["$0"]
 
     def forget_ranges(self) -> None:
         """Only buckets remain in the table."""

@@ -38,7 +38,7 @@ ENV = (
     "NUMBER",  # of this lane among those of one transfer
     "SHARING",  # number of lanes of that transfer; 0: each lane has its own access
     "TOGETHER",  # lanes whose accesses have equal sizes
-    "SIZE",  # bytes of the access if lanes may differ in them and OBJECT or LATE is set; 0
+    "SIZE",  # bytes of the access if lanes may differ in them and OBJECT is set; 0
     "ALONE",  # whether no other lane of the access calls operations
     "RECORD",  # contents of an access record, if one is written
     "LEADS",  # whether this lane executes what runs once per warp

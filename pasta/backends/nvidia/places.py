@@ -134,12 +134,13 @@ class Place(Generic[P]):
     def _lines(self, *, uniform: bool) -> list[str]:
         amounts = self.spec.method.amounts
         sums, added = [], []
+        if amounts and not uniform:
+            sums = [f"sum_{name} = {name}" for name in amounts]
+            sums.append("if env[ALONE] == 0:")
+            sums += [f"    sum_{name} = group_sum(group, {name})" for name in amounts]
         for index, name in enumerate(amounts):
             if uniform:  # late: fewer live values
                 added.append(f"sum_{name} = {name} * popc(group)")
-            else:
-                sums += [f"sum_{name} = {name}", "if env[ALONE] == 0:"]
-                sums.append(f"    sum_{name} = group_sum(group, {name})")
             # if uniform: constants need no test
             some = name if uniform else f"sum_{name}"
             added += [f"if {some} != 0:", f"    {self.add(WORD * index, f'sum_{name}')}"]

@@ -38,7 +38,6 @@ def constants() -> dict[str, int]:
         "LAUNCH": ffi.sizeof("pasta_probe_launch"),
         "PC_BITS": lib.PASTA_PROBE_PC_BITS,
         "BASE_SHIFT": lib.PASTA_PROBE_BASE_SHIFT,
-        "BASE_UNIT": 1 << lib.PASTA_PROBE_BASE_SHIFT,
         "MORE_SHIFT": lib.PASTA_PROBE_MORE_SHIFT,
         "FIRST_RANGE": (1 << lib.PASTA_PROBE_MORE_SHIFT) - 1,
         "MANY": lib.PASTA_PROBE_MANY,

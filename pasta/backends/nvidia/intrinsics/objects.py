@@ -25,40 +25,26 @@ from pasta.backends.nvidia.intrinsics.define import (
 )
 from pasta.backends.nvidia.structs import constants
 
-#: The entry of the bucket of $2, or of its part; 0: not in the first cluster.
-_BUCKET = """{
-.reg .pred p;
+#: The bucket of ADDRESS in the first cluster, `base` of those that end at `at`; p: it has none.
+_FIRST_CLUSTER = """.reg .pred p;
 .reg .b64 base, at, last;
 .reg .b32 low, high, middle, left;
-ld.global.v4.b32 {left, middle, low, high}, [$1];
+LOAD.v4.b32 {left, middle, low, high}, [LAUNCH];
 mov.b64 at, {low, high};
 cvt.u64.u32 base, left;
 shl.b64 base, base, BASE_SHIFT;
-sub.u64 base, $2, base;
+sub.u64 base, ADDRESS, base;
 shr.u32 left, middle, 8;
 and.b32 middle, middle, 255;
 shr.u64 base, base, middle;
 cvt.u64.u32 last, left;
-setp.gt.u64 p, base, last;
-mov.b32 $0, 0;
-@p bra done${:uid};
-cvt.u32.u64 low, base;
+setp.gt.u64 p, base, last;"""
+#: The entry `low` of that bucket.
+_ENTRY = """cvt.u32.u64 low, base;
 mad.wide.s32 at, low, -4, at;
-ld.global.b32 $0, [at+-4];
-setp.lt.s32 p, $0, PARTS;
-@p bra done${:uid};
-sub.u32 middle, middle, PARTS_SHIFT;
-shr.u64 base, $2, middle;
-cvt.u32.u64 high, base;
-and.b32 high, high, LAST_PART;
-xor.b32 low, $0, PARTS;
-add.u32 low, low, high;
-mad.wide.s32 at, low, -4, at;
-ld.global.b32 $0, [at+-4];
-done${:uid}:
-}"""
-#: The entry of the part that ADDRESS is in, by that of its bucket at `at`-4.
-_INNER = """sub.u32 middle, middle, PARTS_SHIFT;
+ld.global.b32 low, [at+-4];"""
+#: The entry of the part that ADDRESS is in, by that of its bucket.
+_PART = """sub.u32 middle, middle, PARTS_SHIFT;
 shr.u64 base, ADDRESS, middle;
 cvt.u32.u64 high, base;
 and.b32 high, high, LAST_PART;
@@ -66,37 +52,41 @@ xor.b32 low, low, PARTS;
 add.u32 low, low, high;
 mad.wide.s32 at, low, -4, at;
 ld.global.b32 low, [at+-4];"""
-#: The object of ADDRESS: OBJECT.  All lanes read: few bytes, as these displace from L1 the
-#: registers that the library's trampoline saves there.  ptxas places blocks before those to which
-#: they lead: nothing leads back into the usual way, which is first.
-_FIND = """{
-.reg .pred p;
-.reg .b64 base, at, last;
-.reg .b32 low, high, middle, left;
-LOAD.v4.b32 {left, middle, low, high}, [LAUNCH];
-mov.b64 at, {low, high};
-mul.wide.u32 base, left, BASE_UNIT;
-sub.u64 base, ADDRESS, base;
-shr.u32 left, middle, 8;
-and.b32 middle, middle, 255;
-shr.u64 base, base, middle;
-cvt.u64.u32 last, left;
-setp.gt.u64 p, base, last;
-@p bra other${:uid};
-cvt.u32.u64 low, base;
-mad.wide.s32 at, low, -4, at;
-ld.global.b32 low, [at+-4];
+#: The entry of the bucket of ADDRESS, or of its part; 0: not in the first cluster.
+_BUCKET = f"""{{
+{_FIRST_CLUSTER}
+mov.b32 $0, 0;
+@p bra done${{:uid}};
+{_ENTRY}
+mov.b32 $0, low;
+setp.lt.s32 p, low, PARTS;
+@p bra done${{:uid}};
+{_PART}
+mov.b32 $0, low;
+done${{:uid}}:
+}}"""
+#: The object of ADDRESS by its bucket: OBJECT. Several objects: continues at `ranges`.
+_BY_BUCKET = f"""{{
+{_ENTRY}
 setp.lt.s32 p, low, 0;
-@p bra whole${:uid};
+@p bra one${{:uid}};
 setp.lt.u32 p, low, PARTS;
-@p bra ranges${:uid};
-INNER
+@p bra ranges${{:uid}};
+{_PART}
 setp.ge.s32 p, low, 0;
-@p bra ranges${:uid};
-whole${:uid}:
+@p bra ranges${{:uid}};
+one${{:uid}}:
 and.b32 OBJECT, low, 0x7fffffff;
 WHOLE
-bra done${:uid};
+bra done${{:uid}};
+}}"""
+#: The object of ADDRESS: OBJECT. All lanes read: few bytes, as these displace from L1 the
+#: registers that the library's trampoline saves there. ptxas places a block before those to which
+#: it branches: nothing branches back into the usual path, which is first.
+_FIND = """{
+FIRST_CLUSTER
+@p bra other${:uid};
+BY_BUCKET
 other${:uid}:
 ld.global.b64 at, [LAUNCH+L_TABLE];
 setp.eq.u64 p, at, 0;
@@ -115,20 +105,7 @@ add.u64 at, at, CLUSTER;
 setp.gt.u64 p, base, last;
 @p bra next${:uid};
 ld.global.b64 at, [at+T_CLUSTER+C_BUCKETS-CLUSTER];
-cvt.u32.u64 low, base;
-mad.wide.s32 at, low, -4, at;
-ld.global.b32 low, [at+-4];
-setp.lt.u32 p, low, PARTS;
-@p bra ranges${:uid};
-setp.lt.s32 p, low, 0;
-@p bra alone${:uid};
-INNER
-setp.ge.s32 p, low, 0;
-@p bra ranges${:uid};
-alone${:uid}:
-and.b32 OBJECT, low, 0x7fffffff;
-WHOLE
-bra done${:uid};
+BY_BUCKET
 ranges${:uid}:
 shr.u32 high, low, MORE_SHIFT;
 and.b32 low, low, FIRST_RANGE;
@@ -163,7 +140,7 @@ miss${:uid}:
 mov.b32 OBJECT, 0;
 MISS
 done${:uid}:
-}""".replace("INNER", _INNER)
+}""".replace("FIRST_CLUSTER", _FIRST_CLUSTER).replace("BY_BUCKET", _BY_BUCKET)
 #: The same as `_FIND` and the offset in the object.
 _OFFSET = {
     "WHOLE": """RANGE_OF at, LAUNCH, OBJECT;
@@ -279,7 +256,7 @@ add.u64 $0, $1, wide;
 
 
 def _bucket(builder: Any, arguments: Values) -> Any:
-    text = with_offsets(_BUCKET)
+    text = fill_in(_BUCKET, {**_NO_OFFSET, "LOAD": "ld.global"})
     return builder.sext(emit_ptx(builder, text, "=&r,l,l", arguments, I32), I64)
 
 
