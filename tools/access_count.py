@@ -240,10 +240,10 @@ class AccessCount(Tool):
     def _missed(self) -> dict[str, Table]:
         """Launches that are flagged as probed but have no counts, if there are any."""
         missed = self.context.sampling.all_missed
-        table = Table(
-            {"launch": missed}, keys=("launch",), title="Launches without counts", shown=0
-        )
-        return {"missed": table} if len(missed) else {}
+        if not len(missed):
+            return {}
+        title = "Launches without counts"
+        return {"missed": Table({"launch": missed}, keys=("launch",), title=title, shown=0)}
 
     def _launch_objects(self, objects: NDArray[Any]) -> Table:
         launches = combined(objects[["launch", "kernel"]], ["launch", "kernel"])

@@ -523,6 +523,16 @@ MIB = 1 << 20
 COUNTS = (4, 20, 40, 90, 180, 300)  # live objects: each for twice as many rows
 
 
+def expect_all_counted_in_16_mib(play: Play, script: Script) -> None:
+    """The script must say `used`, the device memory in use."""
+    done = play(script, "--set", "probes.memory=16MiB")
+    assert (done.exit_status, done.target_stderr) == (7, "")
+    expect_counts(done, script)
+    assert "not counted" not in done.run.report and done.notes == []
+    (used,) = re.findall(r"used (\d+)", done.stdout)
+    assert int(used) <= 16 * MIB
+
+
 def test_batches_fit_any_number_of_objects(play: Play) -> None:
     """Objects become more and fewer; batches of each number of rows would not fit side by side."""
     script, number = Script(), 0
@@ -537,12 +547,7 @@ def test_batches_fit_any_number_of_objects(play: Play) -> None:
         script.say("sync")
         script.say("pause")
     script.say("used")
-    done = play(script, "--set", "probes.memory=16MiB")
-    assert (done.exit_status, done.target_stderr) == (7, "")
-    expect_counts(done, script)
-    assert "not counted" not in done.run.report and done.notes == []
-    (used,) = re.findall(r"used (\d+)", done.stdout)
-    assert int(used) <= 16 * MIB
+    expect_all_counted_in_16_mib(play, script)
 
 
 def test_launches_in_flight_have_fewer_stripes(play: Play) -> None:
@@ -555,12 +560,7 @@ def test_launches_in_flight_have_fewer_stripes(play: Play) -> None:
         script.launch(S, (0x200000000 + n % live * 8192, n % 7 + 1, 0x10))
     script.say("used")
     script.say("release", S)
-    done = play(script, "--set", "probes.memory=16MiB")
-    assert (done.exit_status, done.target_stderr) == (7, "")
-    expect_counts(done, script)
-    assert "not counted" not in done.run.report and done.notes == []
-    (used,) = re.findall(r"used (\d+)", done.stdout)
-    assert int(used) <= 16 * MIB
+    expect_all_counted_in_16_mib(play, script)
 
 
 @pytest.mark.parametrize("quiet", [False, True])
