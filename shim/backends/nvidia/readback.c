@@ -298,7 +298,7 @@ void pasta_nv_readback_finish(void) {
     pthread_mutex_unlock(&pasta_nv_reader.lock);
     for (pasta_nv_prober *p = pasta_nv_probers(); p; p = p->next) {
         pasta_nv_write_missed(p, true);
-        if (pthread_mutex_trylock(&p->reading) != 0) continue; /* they are being read */
+        if (!lock_for(&p->reading, SECOND_NS / 4)) continue; /* a call of the thread hangs */
         pasta_nv_missed_results(p);
         pthread_mutex_unlock(&p->reading);
     }
