@@ -14,12 +14,14 @@ import llvmlite.binding as llvm
 from numba.core import types
 from numba.np.numpy_support import from_dtype
 
-from pasta.compiled.ir import RAISED, checked_call, without_environments
 from pasta.compiled.linking import CodeError, linked
 from pasta.compiled.lowering import lowered
 from pasta.compiled.store import content_of, level
 
 _SYMBOL = "pasta_function"
+#: Function that is called if a lowered one raises. There is none of this name: if LLVM cannot
+#: prove that nothing raises, it is left in the code, and found there.
+_RAISED = "pasta_raised"
 
 
 def build(name: str, function: Callable[..., Any], parameters: Sequence[tuple[Any, int]]) -> bytes:
@@ -36,7 +38,7 @@ def build(name: str, function: Callable[..., Any], parameters: Sequence[tuple[An
     try:
         return content_of(*linked(_object([*made.modules, wrapper]), _SYMBOL))
     except CodeError as error:
-        why = "it can raise an exception" if RAISED in str(error) else str(error)
+        why = "it can raise an exception" if _RAISED in str(error) else str(error)
         raise CodeError(f"{name}: {why}") from None
 
 
@@ -72,13 +74,19 @@ def _wrapper(symbol: str, parameters: Sequence[tuple[Any, int]], *, returns: boo
         # the owner of the memory, twice: neither
         given += ["ptr null", "ptr null", items, f"i64 {dtype.itemsize}", address, *shape, *strides]
     lines += [
-        *checked_call(symbol, given),
+        f"%status = call i32 @{symbol}({', '.join(given)})",
+        "%failed = icmp ne i32 %status, 0",
+        "br i1 %failed, label %raised, label %returned",
+        "raised:",
+        f"call void @{_RAISED}()",
+        "br label %returned",
+        "returned:",
         f"%result = load i64, ptr %value\nret i64 {'%result' if returns else '0'}",
     ]
     declared = ", ".join(each.split()[0] for each in given)
     body = "\n".join(lines)
     return (
-        f"declare i32 @{symbol}({declared})\ndeclare void @{RAISED}()\n"
+        f"declare i32 @{symbol}({declared})\ndeclare void @{_RAISED}()\n"
         f"define i64 @{_SYMBOL}(ptr %words) {{\n{body}\n}}\n"
     )
 
@@ -108,7 +116,7 @@ def _internal(text: str) -> str:
     It uses the instructions of the CPU's level, but is scheduled for this model: searches would
     otherwise branch, which makes them three times slower.
     """
-    text = without_environments(text)
+    text = re.sub(r"^@_ZN08NumbaEnv.*$", "", text, flags=re.M)
     return re.sub(
         r"^(define .*\)[^){]*)\{$",
         rf'\1 "no-builtins" "tune-cpu"="{llvm.get_host_cpu_name()}" {{',

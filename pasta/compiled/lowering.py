@@ -42,28 +42,20 @@ class _Codegen(AOTCPUCodegen):  # type: ignore[misc,unused-ignore]
     _library_class = _Library
 
 
-def lowered(
-    function: Callable[..., Any],
-    arguments: Sequence[Any],
-    result: Any = None,
-    *,
-    inline: bool = False,
-    optimized: bool = False,
-) -> Lowered:
-    """IR of a function for arguments of Numba types; `result`: None if inferred.
+def lowered(function: Callable[..., Any], arguments: Sequence[Any]) -> Lowered:
+    """IR of a function for arguments of Numba types.
 
-    The function cannot allocate memory. It calls dispatchers with the options CALLEE. `inline`:
-    it is inlined into its caller; `optimized`: as Numba optimizes it. Raises NumbaError.
+    The function cannot allocate memory. It calls dispatchers with the options CALLEE. Raises
+    NumbaError.
     """
-    with _target(optimized) as (typing, target):
+    with _target() as (typing, target):
         numba_compiler: Any = compiler
         flags = numba_compiler.Flags()
         flags.error_model = "numpy"
         flags.no_cpython_wrapper = flags.no_cfunc_wrapper = True
         flags.nrt = flags.enable_pyobject = False
-        flags.forceinline = inline
         made = numba_compiler.compile_extra(
-            typing, target, function, tuple(arguments), result, flags, {}
+            typing, target, function, tuple(arguments), None, flags, {}
         )
     libraries: dict[int, Any] = {}
 
@@ -80,18 +72,17 @@ def lowered(
 
 def prepare() -> None:
     """Load ahead what the first call of `lowered` would load."""
-    with _target(optimized=False):
+    with _target():
         pass
 
 
 @contextmanager
-def _target(optimized: bool) -> Iterator[tuple[Any, Any]]:
+def _target() -> Iterator[tuple[Any, Any]]:
     """Typing and target context that generate IR only, also of callees."""
     typing = cpu_target.typing_context
     target = cpu_target.target_context.with_aot_codegen("pasta")
-    if not optimized:
-        codegen: Any = _Codegen
-        target._internal_codegen = codegen("pasta")
+    codegen: Any = _Codegen
+    target._internal_codegen = codegen("pasta")
     # Dispatchers need a C function, by which Numba identifies callees; nothing calls it.
     target.get_executable = lambda library, description, environment: [].append
     typing.refresh()

@@ -127,7 +127,7 @@ def _compilers() -> bytes:
     versions = (paths.installed("numba"), paths.installed("llvmlite"), sys.version)
     own = [
         Path(__file__).with_name(name).read_bytes()
-        for name in ("lowering.py", "image.py", "linking.py", "ir.py")
+        for name in ("lowering.py", "image.py", "linking.py")
     ]
     return hashlib.sha256(b"\0".join([*(each.encode() for each in versions), *own])).digest()
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from llvmlite import ir
-from numba.core import types
 
-from pasta.backends.nvidia.intrinsics.define import define
+from pasta.backends.nvidia.intrinsics.define import Intrinsic
 
 _I64 = ir.IntType(64)
 
@@ -22,5 +21,5 @@ def _less(builder: Any, arguments: list[Any]) -> Any:
 
 
 #: To global memory.
-store_u64 = define("store_u64", 2, _store, types.none)
-ult = define("ult", 2, _less)
+store_u64 = Intrinsic("store_u64", 2, _store)
+ult = Intrinsic("ult", 2, _less)

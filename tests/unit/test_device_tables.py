@@ -30,12 +30,11 @@ class Device:
             "atomic_fetch_add_u64": self.add,
             "atomic_cas_u64": self.swap,
             "lshr": lambda value, bits: (value % (1 << 64)) >> bits,
-            "times": lambda a, b: a * b % (1 << 64),
         }
         operations |= {"_LANES": lanes, "_MIX": device_functions._MIX}
         for name in ("place_of", "claim_one", "claim", "claim_bounded"):
             code: Any = getattr(device_functions, name)
-            operations[name] = FunctionType(code.py_func.__code__, operations)
+            operations[name] = FunctionType(code.__code__, operations)
         self.claim, self.claim_bounded = operations["claim"], operations["claim_bounded"]
 
     def load(self, address: int) -> int:

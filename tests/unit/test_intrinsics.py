@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable
-from typing import Any
-
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from numba import njit
 
 from pasta.backends.nvidia import intrinsics
 from pasta.backends.nvidia.intrinsics import load_u8, load_u32, load_u64, lshr, popc
-from pasta.backends.nvidia.nvptx import PatchFunction, to_ptx
+from pasta.backends.nvidia.lowering import PatchFunction
+from pasta.backends.nvidia.nvptx import to_ptx
+from pasta.backends.nvidia.plan import functions_of
 from tests.support.patch_intrinsics import store_u64
+from tests.support.patches_on_cpu import stored
 
 I64 = st.integers(-(2**63), 2**63 - 1) | st.sampled_from(
     [0, 1, -1, -(2**63), 2**63 - 1, 2**32, 2**32 - 1]
@@ -33,26 +31,30 @@ def signed(value: int) -> int:
 # Their IR is the same for every target, so the CPU can run it.
 
 
-@njit
-def arithmetic(a, count):
-    return lshr(a, count), popc(a)
+def arithmetic(place, a, count):
+    store_u64(place, lshr(a, count))
+    store_u64(place + 8, popc(a))
+    return 0
 
 
-@njit
-def read(source):
-    return load_u8(source), load_u32(source), load_u64(source)
+def read(place, source):
+    store_u64(place, load_u8(source))
+    store_u64(place + 8, load_u32(source))
+    store_u64(place + 16, load_u64(source))
+    return 0
 
 
 @given(a=I64, count=st.integers(0, 63))
 def test_arithmetic_is_unsigned(a: int, count: int) -> None:
-    assert arithmetic(a, count) == (signed(unsigned(a) >> count), bin(unsigned(a)).count("1"))
+    found = stored(arithmetic, 2, a, count)
+    assert found == [signed(unsigned(a) >> count), bin(unsigned(a)).count("1")]
 
 
 @given(value=I64)
 def test_loads_are_zero_extended(value: int) -> None:
     source = np.array([value], np.int64)
     bits = unsigned(value)
-    assert read(source.ctypes.data) == (bits & 0xFF, bits & 0xFFFFFFFF, value)
+    assert stored(read, 3, source.ctypes.data) == [bits & 0xFF, bits & 0xFFFFFFFF, value]
 
 
 # ---- each one's instruction ------------------------------------------------------------------
@@ -91,18 +93,20 @@ INSTRUCTIONS = {
 }
 
 
-def calling(name: str) -> Callable[..., Any]:
+def calling(name: str) -> PatchFunction:
     """A patch that passes its parameters to an intrinsic and stores the result."""
-    function = getattr(intrinsics, name)
-    arity = len(inspect.signature(function._defn).parameters) - 1
-    call = f"{name}({', '.join('abc'[:arity])})"
+    call = f"{name}({', '.join('abc'[: getattr(intrinsics, name).arity])})"
     body = call if name.startswith("atomic_add_") else f"store_u64(place + 64, {call})"
-    namespace = {name: function, "store_u64": store_u64}
-    exec(f"def patch(place, a, b, c):\n    {body}\n    return 0", namespace)
-    return namespace["patch"]
+    text = (
+        "from pasta.backends.nvidia.intrinsics import *\n"
+        "from tests.support.patch_intrinsics import store_u64\n"
+        f"def patch(place, a, b, c):\n    {body}\n    return 0\n"
+    )
+    (made,) = functions_of(text, {"patch": ("u64", "u64")}, name)
+    return made
 
 
 @pytest.mark.parametrize("name", INSTRUCTIONS)
 def test_intrinsics_compile_to_their_instruction(name: str) -> None:
-    ptx = to_ptx([PatchFunction("patch", calling(name), ("u64", "u64", "u64", "u64"))], 90)
+    ptx = to_ptx([calling(name)], 90)
     assert INSTRUCTIONS[name] in ptx.replace("\t", " ").replace(" ;", ";")

@@ -23,12 +23,8 @@ from pasta.backends.nvidia.intrinsics import (
     smid,
 )
 from pasta.backends.nvidia.libraries import find_ptxas
-from pasta.backends.nvidia.nvptx import (
-    PatchError,
-    PatchFunction,
-    compile_patches,
-    to_ptx,
-)
+from pasta.backends.nvidia.lowering import PatchError, PatchFunction
+from pasta.backends.nvidia.nvptx import compile_patches, to_ptx
 from pasta.errors import MissingDependency
 from tests.support.patch_intrinsics import store_u64, ult
 
@@ -232,68 +228,6 @@ def test_32_bit_parameters_are_sign_extended() -> None:
     assert re.search(r"st\.param\.b32\s+\[func_retval0\], -1", ptx)
 
 
-# ---- rejected code ---------------------------------------------------------------------------
-
-
-def raises(place, value):
-    if value == 7:
-        raise ValueError
-    return 0
-
-
-def unknown_step(place, value):
-    for i in range(0, value, load_u64(place)):
-        store_u64(place, i)
-    return 0
-
-
-def known_step(place, value):
-    for i in range(value, 0, -2):
-        store_u64(place + 8 * i, i)
-    return 0
-
-
-def divides(place, value):
-    store_u64(place, int(value / 3))
-    return 0
-
-
-def stores_a_fraction(place, value):
-    store_u64(place, value / 3)
-    return 0
-
-
-def prints(place, value):
-    print(value)
-    return 0
-
-
-def returns_nothing(place, value):
-    if value:
-        return 1
-    return None
-
-
-@pytest.mark.parametrize(
-    ("function", "message"),
-    [
-        (raises, "patch can raise an exception"),
-        (unknown_step, "patch can raise an exception"),
-        (divides, "patch computes with floating-point numbers: use // for /"),
-        (stores_a_fraction, r"store_u64\(\) takes integers, not float64"),
-        (prints, "patch needs Python at run time"),
-        (returns_nothing, "patch does not compile"),
-    ],
-)
-def test_unsupported_code_is_rejected(function: Callable[..., Any], message: str) -> None:
-    with pytest.raises(PatchError, match=message):
-        ptx_of(function)
-
-
-def test_unreachable_exceptions_are_accepted() -> None:
-    assert "st.global.b64" in instructions(ptx_of(known_step))
-
-
 # ---- ptxas -----------------------------------------------------------------------------------
 
 
@@ -346,21 +280,6 @@ def test_cubin_contains_each_patch_as_a_function(ptxas: Path, sm: int) -> None:
     assert set(functions) - added == {"on_access", "on_other"}
     assert all(functions.values())
     assert "Function properties for on_access" in made.usage
-
-
-def test_processes_lower_the_same() -> None:
-    functions = [
-        PatchFunction("one", count_ranges, MEMORY_ACCESS),
-        PatchFunction("other", active_in_a_callee, ("u64", "u64")),
-        PatchFunction("third", count_ranges, MEMORY_ACCESS),
-    ]
-    assert to_ptx(functions, 90, processes=2) == to_ptx(functions, 90)
-
-
-def test_an_error_in_a_process_is_reported() -> None:
-    function = PatchFunction("bad", lambda user, other: user.nothing, ("u64", "u64"))
-    with pytest.raises(PatchError, match="bad"):
-        to_ptx([function, function], 90, processes=2)
 
 
 def test_patch_spills_no_more_than_equivalent_cuda(ptxas: Path) -> None:

@@ -1,11 +1,11 @@
-"""Functions that patches call, in the lanes of a warp. Compiled with each patch by nvptx.py.
+"""Functions that patches call, in the lanes of a warp. They are part of each patch that does.
 
 All values are int64, addresses and masks with the bits of the unsigned number. `user` is the
 address of the launch's descriptor, a `pasta_probe_launch`.
 """
 
 # mypy: disable-error-code="no-any-return"
-# (intrinsics have no types but Numba's)
+# (intrinsics have no types)
 
 from pasta.backends.nvidia.intrinsics import (
     activemask,
@@ -23,9 +23,7 @@ from pasta.backends.nvidia.intrinsics import (
     lshr,
     match_any_sync,
     popc,
-    times,
 )
-from pasta.backends.nvidia.nvptx import device_function
 from pasta.backends.nvidia.structs import constants
 
 __all__ = [
@@ -45,12 +43,11 @@ _PAIR_TRIES = 64
 _OBJECT_INDEX_BITS = 27
 
 
-@device_function
 def claim(table: int, shift: int, key: int, rows: int, tries: int) -> int:
     """Row of a key, not 0, in a table of 1 << `shift` bytes per row, which begin with the key;
     claimed if new. `rows`, a power of two, if none of `tries` is free."""
     mask = rows - 1
-    row = lshr(times(key - 1, _MIX), 40) & mask
+    row = lshr((key - 1) * _MIX, 40) & mask
     for _ in range(tries):
         at = table + (row << shift)
         there = load_u64(at)
@@ -64,7 +61,6 @@ def claim(table: int, shift: int, key: int, rows: int, tries: int) -> int:
     return rows
 
 
-@device_function
 def place_of(at: int, shift: int, key: int) -> int:
     """Which of four rows has a key; 4: none."""
     for i in range(4):
@@ -73,7 +69,6 @@ def place_of(at: int, shift: int, key: int) -> int:
     return 4
 
 
-@device_function
 def claim_one(at: int, shift: int, key: int, first: int, claims: int, most: int) -> int:
     """Claim one of four rows from `first` on. Returns which; 4: others have them; 5: `most` rows of
     the table are claimed."""
@@ -102,7 +97,6 @@ def claim_one(at: int, shift: int, key: int, first: int, claims: int, most: int)
     return found
 
 
-@device_function
 def claim_bounded(
     table: int, shift: int, key: int, rows: int, tries: int, claims: int, most: int
 ) -> int:
@@ -110,7 +104,7 @@ def claim_bounded(
     would need all tries for each new key. Four rows are loaded at once (there is a multiple of
     four), since a warp waits for the lane that needs most."""
     mask = rows - 1
-    row = lshr(times(key - 1, _MIX), 40) & mask & ~3
+    row = lshr((key - 1) * _MIX, 40) & mask & ~3
     for _ in range(tries >> 2):
         at = table + (row << shift)
         a = load_u64(at)
@@ -130,19 +124,16 @@ def claim_bounded(
     return rows
 
 
-@device_function
 def hash_row(table: int, key: int, rows: int) -> int:
     """Row of a key in a table of the run, claimed if new; the last one, `rows`, if it is full."""
     return claim(table, 3, key + 1, rows, rows)
 
 
-@device_function
 def hash_row_bounded(table: int, key: int, rows: int, claims: int, most: int) -> int:
     """As `hash_row`, with at most `most` keys; nearly all have a row within the tries."""
     return claim_bounded(table, 3, key + 1, rows, _KEY_TRIES, claims, most)
 
 
-@device_function
 def shadow_exchange(
     table: int, key: int, rows: int, claims: int, most: int, value: int
 ) -> tuple[int, int]:
@@ -154,7 +145,6 @@ def shadow_exchange(
     return atomic_exchange_u64(table + (row << 4) + 8, value), 1
 
 
-@device_function
 def pair_row(table: int, object: int, pc: int, rows: int) -> int:
     """Row of an object (its index) and an instruction in the launch's table, claimed if new; the
     last one, `rows`, if it has none within some tries."""
@@ -165,20 +155,17 @@ def pair_row(table: int, object: int, pc: int, rows: int) -> int:
     return claim(table, 3, key, rows, _PAIR_TRIES)
 
 
-@device_function
 def sized(found: int, bytes: int) -> int:
     """A key of 32 bits for an object and the size of an access, at most 16 bytes."""
     return found + (bytes << _OBJECT_INDEX_BITS)
 
 
-@device_function
 def group_of(key: int) -> int:
     """The lanes with the same key, which usually all lanes have."""
     group = activemask()
     return group if all_equal(group, key) else match_any_sync(group, key)
 
 
-@device_function
 def equal_lanes(mask: int, bytes: int) -> int:
     """The lanes of `mask` that copy as many bytes as this one; usually all."""
     if all_equal(mask, bytes):
@@ -186,14 +173,12 @@ def equal_lanes(mask: int, bytes: int) -> int:
     return match_any_sync(mask, bytes)
 
 
-@device_function
 def copied_bytes(mask: int, bytes: int) -> int:
     """Sum of the bytes of the lanes of `mask`, which copy at most 16 each, usually as many."""
     total = popc(mask) * bytes if all_equal(mask, bytes) else group_sum(mask, bytes)
     return total & 1023  # which tells the compiler that it fits 32 bits
 
 
-@device_function
 def group_sum(group: int, amount: int) -> int:
     """Sum over the lanes of `group`, which all call this with their own amount."""
     total = 0
@@ -206,7 +191,6 @@ def group_sum(group: int, amount: int) -> int:
     return total
 
 
-@device_function
 def group_max(group: int, value: int) -> int:
     """The largest value below 64 over the lanes of `group`."""
     most = 0
@@ -216,7 +200,6 @@ def group_max(group: int, value: int) -> int:
     return most
 
 
-@device_function
 def touch_word(user: int, object: int, word: int, epoch: int, bits: int, granule: int) -> int:
     """Mark granules in a word of a plane. Returns the bytes of those unmarked in this epoch."""
     while True:
@@ -229,7 +212,6 @@ def touch_word(user: int, object: int, word: int, epoch: int, bits: int, granule
     return bytes_of(user, object, bits & ~before, granule)
 
 
-@device_function
 def bank_ways(mask: int, lane: int, address: int, bytes: int) -> int:
     """Wavefronts of an access to shared memory: the sum over groups of lanes that are served
     together of the maximum number of distinct words in one bank."""
@@ -254,7 +236,6 @@ def bank_ways(mask: int, lane: int, address: int, bytes: int) -> int:
     return group_sum(mask, mine)
 
 
-@device_function
 def lane_groups(mask: int, bytes: int) -> int:
     """Number of groups of lanes that are served one after another."""
     if bytes == 8:

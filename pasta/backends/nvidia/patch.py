@@ -219,7 +219,7 @@ def _guard(called: Sequence[Instance], layout: Layout) -> list[str]:
         return []
     (each,) = called
     prefix = prefix_of(each, layout)
-    first = each.probe.definitions(each.options, prefix, wrapping=True)[-1].body[0]
+    first = each.probe.definitions(each.options, prefix)[-1].body[0]
     if not isinstance(first, ast.If) or first.orelse or not isinstance(first.body[0], ast.Return):
         return []
     any_of = isinstance(first.test, ast.BoolOp) and isinstance(first.test.op, ast.Or)
@@ -303,7 +303,7 @@ def _calls(
 
 def _condition(called: Instance) -> str:
     """The test of a probe that is nothing but `if TEST: ...`, if the test needs fields only; ""."""
-    body = called.probe.definitions(called.options, "", wrapping=True)[-1].body
+    body = called.probe.definitions(called.options, "")[-1].body
     if len(body) != 1 or not isinstance(body[0], ast.If) or body[0].orelse:
         return ""
     names = {node.id for node in ast.walk(body[0].test) if isinstance(node, ast.Name)}
@@ -337,7 +337,7 @@ def _only(kind: str, called: Sequence[Instance], layout: Layout) -> bool:
 
 def _reads_object(called: Instance) -> bool:
     """Whether a probe uses the object other than as a key of maps."""
-    nodes = list(ast.walk(ast.parse(called.probe.source(called.options, "", wrapping=True))))
+    nodes = list(ast.walk(ast.parse(called.probe.source(called.options, ""))))
     uses = sum(isinstance(node, ast.Name) and node.id == "object" for node in nodes)
     given = sum(
         isinstance(node, ast.Call) and [ast.unparse(each) for each in node.args[:2]] == _KEYED

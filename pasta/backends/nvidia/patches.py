@@ -6,7 +6,7 @@ key, and the lowest of them makes one atomic addition to a copy of the words, a 
 shared memory that is written. The multiprocessor's clock chooses the stripe, so that additions are
 spread evenly; other numbers that differ between warps take five times as long to read.
 
-The text is compiled by Numba (nvptx.py). Values are 64-bit patterns in int64, as in the language.
+lowering.py and nvptx.py compile the text. Values are 64-bit patterns in int64, as in the language.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def write(
         if traces_whole(instance, layout):
             text += _by_leader(instance, layout)
         prefix = prefix_of(instance, layout)
-        text.append(instance.probe.source(instance.options, prefix, wrapping=True))
+        text.append(instance.probe.source(instance.options, prefix))
     patches = []
     for kind in dict.fromkeys(kind for each in instances for kind in each.probe.kinds):
         called = [each for each in instances if kind in each.probe.kinds]
@@ -83,7 +83,7 @@ def _check_recorded(instance: Instance, layout: Layout) -> None:
     recorded = {spec.name for spec in specs if spec.recorded and spec.method.amounts}
     if not recorded:
         return
-    for node in ast.walk(ast.parse(instance.probe.source(instance.options, "", wrapping=True))):
+    for node in ast.walk(ast.parse(instance.probe.source(instance.options, ""))):
         name = ast.unparse(node.func).partition("__")[0] if isinstance(node, ast.Call) else ""
         if name in recorded and ast.unparse(node.args[-1]) != "1":  # type: ignore[attr-defined]
             raise ToolError(

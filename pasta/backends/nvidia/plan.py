@@ -2,14 +2,13 @@
 
 The launcher calls `plan_for` before the program starts.  The user's cache has cubins by the text of
 the patches, the versions of their compilers, and the device's architecture.  A missing cubin is
-compiled by a process.  The launcher waits for Numba and LLVM, which take nine tenths of the time;
-the program starts while ptxas runs.  libpasta waits for the cubin (plan.c) as long as the process
-holds the lock beside it, and the program runs without probes if that ends without it.
+compiled by a process.  The launcher waits for all but ptxas, which runs while the program starts.
+libpasta waits for the cubin (plan.c) as long as the process holds the lock beside it, and the
+program runs without probes if that ends without it.
 """
 
 from __future__ import annotations
 
-import gc
 import hashlib
 import json
 import os
@@ -33,17 +32,16 @@ from pasta.probes.declare import maps_of, probes_of
 from pasta.progress import report_progress
 
 if TYPE_CHECKING:
-    from pasta.backends.nvidia.nvptx import PatchFunction
+    from pasta.backends.nvidia.lowering import PatchFunction
     from pasta.members import Owner
 
 #: Files of this folder that determine the machine code of patches, besides the patches' text.
-_SOURCES = ("device_functions.py", "intrinsics/*.py", "nvptx.py", "structs.py", "trace_records.py")
-#: The same of pasta.compiled.
-_COMPILED = ("ir.py", "lowering.py")
+_SOURCES = (
+    "device_functions.py", "intrinsics/*.py", "lowering.py", "nvptx.py", "structs.py",
+    "trace_records.py",
+)  # fmt: skip
 
 _TRIES, _BETWEEN_TRIES = 3, 0.01  # s
-#: That compile one cubin: each compiles the functions that patches call again.
-_PROCESSES = 8
 
 
 def instances_of(tools: Sequence[Owner]) -> list[Instance]:
@@ -154,13 +152,12 @@ def library_version(library: Path) -> str:
 def _key(text: str, version: str, sm: int) -> str:
     from pasta.backends.nvidia.libraries import find_ptxas
 
-    here, compiled = Path(__file__).parent, paths.PACKAGE / "compiled"
+    here = Path(__file__).parent
     sources = [path for name in _SOURCES for path in sorted(here.glob(name))]
     ptxas = find_ptxas()
     parts = [
         text, version, str(sm), str(ptxas), str(ptxas.stat().st_mtime_ns),
-        paths.installed("numba"), paths.installed("llvmlite"), sys.version.split()[0],
-        *(path.read_text() for path in (*(compiled / name for name in _COMPILED), *sources)),
+        paths.installed("llvmlite"), *(path.read_text() for path in sources),
     ]  # fmt: skip
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
 
@@ -217,8 +214,6 @@ class _Compiler:
                     "sm": sm,
                     "output": str(cubin),
                     "patches": arguments_of(patches),
-                    # callers that wait compile several sets of probes at a time
-                    "processes": 1 if waits else min(_PROCESSES, len(os.sched_getaffinity(0))),
                 }
                 self._start(request, lock.fileno())
 
@@ -236,8 +231,7 @@ class _Compiler:
                 file.seek(0)
                 self.process = subprocess.Popen(
                     own_python("pasta.backends.nvidia.plan"), stdin=file, stdout=subprocess.DEVNULL,
-                    stderr=log, env={**os.environ, "NUMBA_COLOR_SCHEME": "no_color"},
-                    pass_fds=(lock, write_end),
+                    stderr=log, pass_fds=(lock, write_end),
                 )  # fmt: skip
         finally:
             os.close(write_end)
@@ -280,7 +274,7 @@ def functions_of(
     """Functions in the text of patches; `patches`: types of their arguments by name."""
     import linecache
 
-    from pasta.backends.nvidia.nvptx import PatchFunction
+    from pasta.backends.nvidia.lowering import PatchFunction
 
     linecache.cache[source] = (len(text), None, text.splitlines(True), source)
     namespace: dict[str, Any] = {"__name__": "pasta_probes"}
@@ -300,14 +294,13 @@ def main() -> int:
     """Compile the request on standard input (JSON); 1 if it does not compile."""
     from pasta.backends.nvidia.nvptx import compile_patches
 
-    gc.disable()  # a sixth of the time
     request: dict[str, Any] = json.load(sys.stdin)
     text, source = request["text"], Path(request["source"])
     source.write_text(text)
     functions = functions_of(text, request["patches"], str(source))
     before_ptxas = partial(os.close, request["before_ptxas"])
     try:
-        made = compile_patches(functions, request["sm"], request["processes"], before_ptxas)
+        made = compile_patches(functions, request["sm"], before_ptxas)
     except PastaError as error:
         sys.stderr.write(f"pasta: {error}\n")
         return 1

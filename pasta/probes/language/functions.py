@@ -69,12 +69,9 @@ class ProbeFunction:
         found = [binder.bound(each) for each in (*self.helpers, self.tree)]
         return [_Wrapping().visit(each) for each in found] if wrapping else found
 
-    def source(
-        self, options: Mapping[str, Any] | None = None, prefix: str = "", *, wrapping: bool = False
-    ) -> str:
+    def source(self, options: Mapping[str, Any] | None = None, prefix: str = "") -> str:
         """`definitions` as text."""
-        found = self.definitions(options, prefix, wrapping=wrapping)
-        return "\n\n".join(map(ast.unparse, found))
+        return "\n\n".join(map(ast.unparse, self.definitions(options, prefix)))
 
     def make(
         self,

@@ -1,12 +1,11 @@
 """Intrinsics of patches: memory accesses, and communication between lanes of a warp.
 
 Arguments and results are int64; `lshr` and others interpret their bits as unsigned. There is no
-unsigned type, because Numba converts an int64 and a uint64 to float64: the mask of all ones is -1,
-and 0xFFFF_FFFF_FFFF_FFFF would be a uint64. Only for code that nvptx.py compiles.
+unsigned type: the mask of all ones is -1. Only for code that lowering.py compiles.
 """
 
 from pasta.backends.nvidia.intrinsics.bins import bin_address, bin_of
-from pasta.backends.nvidia.intrinsics.bits import again, lshr, minus, plus, popc, some, times
+from pasta.backends.nvidia.intrinsics.bits import again, lshr, popc, some
 from pasta.backends.nvidia.intrinsics.memory import (
     atomic_add_u64,
     atomic_cas_u64,
@@ -65,7 +64,7 @@ __all__ = [
     "bucket_of", "bytes_of", "clock", "ctaid_x", "ctaid_y", "ctaid_z", "direct_row_address", "find",
     "find_apart", "find_offset", "first_lanes", "global_time", "is_first", "is_lowest", "lane_id",
     "launch_of", "load_u8", "load_u32", "load_u64", "load_u64_volatile", "lshr", "match_any_sync",
-    "match_any_sync_64", "minus", "nctaid_x", "nctaid_y", "ntid_x", "ntid_y", "plus", "popc",
+    "match_any_sync_64", "nctaid_x", "nctaid_y", "ntid_x", "ntid_y", "popc",
     "row_address", "rows_of", "slot_address", "smid", "some", "tensor_box", "tid_x", "tid_y",
-    "tid_z", "times", "touch_plane", "trace_lanes", "trace_single", "value_at",
+    "tid_z", "touch_plane", "trace_lanes", "trace_single", "value_at",
 ]  # fmt: skip

@@ -8,8 +8,8 @@ from pasta.backends.nvidia.areas import BIN_STRIPES
 from pasta.backends.nvidia.intrinsics.define import (
     I32,
     I64,
+    Intrinsic,
     Values,
-    define,
     emit_ptx,
     fill_in,
     narrow,
@@ -63,8 +63,8 @@ def bin_address(words: int) -> Any:
         given = [arguments[0], narrow(builder, arguments[1])]
         return emit_ptx(builder, text, "=&l,l,r", given, I64)
 
-    return define("bin_at", 2, generate)
+    return Intrinsic("bin_at", 2, generate)
 
 
 #: Number of an object's bin: descriptor, object, offset; 0xFFFFFFFF: none.
-bin_of = define("bin_of", 3, _bin)
+bin_of = Intrinsic("bin_of", 3, _bin)

@@ -1,4 +1,4 @@
-"""Arithmetic that wraps around, shifts and bits of 64-bit patterns."""
+"""Shifts and bits of 64-bit patterns."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from llvmlite import ir
 from pasta.backends.nvidia.intrinsics.define import (
     I32,
     I64,
+    Intrinsic,
     Values,
     call_llvm,
-    define,
     narrow,
     wide,
 )
@@ -38,14 +38,10 @@ def _again(builder: Any, arguments: Values) -> Any:
 
 #: The same value, below 1 << 32, opaque to the compiler: results are recomputed from it, which
 #: costs less than registers that keep them.
-again = define("again", 1, _again)
-#: Arithmetic that wraps around: Numba declares that + - * do not.
-plus = define("plus", 2, lambda builder, arguments: builder.add(*arguments))
-minus = define("minus", 2, lambda builder, arguments: builder.sub(*arguments))
-times = define("times", 2, lambda builder, arguments: builder.mul(*arguments))
+again = Intrinsic("again", 1, _again)
 #: Logical shift right by less than 64.
-lshr = define("lshr", 2, _shift)
+lshr = Intrinsic("lshr", 2, _shift)
 #: Whether any of the low 32 bits is set: comparing 64 bits takes twice as many instructions.
-some = define("some", 1, _some)
+some = Intrinsic("some", 1, _some)
 #: Number of set bits.
-popc = define("popc", 1, _count)
+popc = Intrinsic("popc", 1, _count)

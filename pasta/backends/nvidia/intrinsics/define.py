@@ -4,49 +4,32 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from llvmlite import ir
-from numba.core import types
-from numba.core.errors import TypingError
-from numba.extending import intrinsic
 
 from pasta.backends.nvidia.structs import constants
 
 I1, I32, I64 = (ir.IntType(bits) for bits in (1, 32, 64))
-INT = types.int64
-PAIR = types.UniTuple(INT, 2)
 
 Values = list[Any]
-#: Emits the code of an intrinsic: (IR builder, values of the arguments) to the value of the result.
+#: Emits the code of an intrinsic: (IR builder, values of the arguments) to its value, a tuple of
+#: values, or None. Values have 64 bits.
 Generate = Callable[[Any, Values], Any]
 
 
-def define(name: str, arity: int, generate: Generate, result: Any = INT) -> Any:
-    """An intrinsic called `name` of `arity` integers, which Numba casts to int64.
+@dataclass(frozen=True)
+class Intrinsic:
+    """A function that patches call, which takes `arity` integers."""
 
-    `result` is the Numba type of what `generate` returns; `types.none`: nothing.
-    """
+    name: str
+    arity: int
+    generate: Generate
 
-    def lower(context: Any, builder: Any, signature: Any, arguments: Values) -> Any:
-        found = generate(builder, arguments)
-        if result is types.none:
-            return context.get_dummy_value()
-        return found
-
-    def typed(*arguments: Any) -> Any:
-        for argument in arguments:
-            if not isinstance(argument, (types.Integer, types.Boolean)):
-                raise TypingError(f"{name}() takes integers, not {argument}")
-        return result(*[INT] * arity), lower
-
-    parameters = ", ".join(f"a{i}" for i in range(arity))
-    comma = ", " if arity else ""
-    namespace: dict[str, Any] = {"typed": typed}
-    exec(f"def {name}(context{comma}{parameters}):\n    return typed({parameters})", namespace)
-    function = namespace[name]
-    function.__module__ = __name__
-    return intrinsic(function)
+    def __call__(self, *arguments: int) -> Any:
+        """For type checkers: only patches call it."""
+        raise TypeError(f"{self.name}() is only for patches")
 
 
 def narrow(builder: Any, value: Any, kind: Any = I32) -> Any:
@@ -78,13 +61,11 @@ def emit_ptx(
     return builder.call(ir.InlineAsm(kind, text, constraints, side_effect=True), arguments)
 
 
-def tuple_of(builder: Any, found: Any) -> Any:
-    """A struct that inline assembly returns, in Numba's representation of a tuple of int64."""
-    count = len(found.type.elements)
-    result = ir.Constant(ir.ArrayType(I64, count), ir.Undefined)
-    for i in range(count):
-        result = builder.insert_value(result, wide(builder, builder.extract_value(found, i)), i)
-    return result
+def tuple_of(builder: Any, found: Any) -> tuple[Any, ...]:
+    """The values of a struct that inline assembly returns."""
+    return tuple(
+        wide(builder, builder.extract_value(found, i)) for i in range(len(found.type.elements))
+    )
 
 
 #: End of the range of an object, by its index from 1.

@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from llvmlite import ir
-from numba.core import types
 
 from pasta.backends.nvidia.intrinsics.define import (
     I64,
     Generate,
+    Intrinsic,
     Values,
-    define,
     emit_ptx,
     wide,
 )
@@ -78,16 +77,16 @@ def _exchange(builder: Any, arguments: Values) -> Any:
 
 
 #: A callback's user data → the address of its launch's descriptor; 0: it is not probed.
-launch_of = define("launch_of", 1, _launch_of)
-load_u8 = define("load_u8", 1, _load(8))
-load_u32 = define("load_u32", 1, _load(32))
-load_u64 = define("load_u64", 1, _load(64))
+launch_of = Intrinsic("launch_of", 1, _launch_of)
+load_u8 = Intrinsic("load_u8", 1, _load(8))
+load_u32 = Intrinsic("load_u32", 1, _load(32))
+load_u64 = Intrinsic("load_u64", 1, _load(64))
 #: Sees writes of other multiprocessors.
-load_u64_volatile = define("load_u64_volatile", 1, _load(64, volatile=True))
-atomic_add_u64 = define("atomic_add_u64", 2, _add, types.none)
+load_u64_volatile = Intrinsic("load_u64_volatile", 1, _load(64, volatile=True))
+atomic_add_u64 = Intrinsic("atomic_add_u64", 2, _add)
 #: Address, amount → the previous word.
-atomic_fetch_add_u64 = define("atomic_fetch_add_u64", 2, _add_to)
+atomic_fetch_add_u64 = Intrinsic("atomic_fetch_add_u64", 2, _add_to)
 #: Compare and swap: address, expected word, new word → the previous word.
-atomic_cas_u64 = define("atomic_cas_u64", 3, _swap)
+atomic_cas_u64 = Intrinsic("atomic_cas_u64", 3, _swap)
 #: Address, new word → the previous word.
-atomic_exchange_u64 = define("atomic_exchange_u64", 2, _exchange)
+atomic_exchange_u64 = Intrinsic("atomic_exchange_u64", 2, _exchange)

@@ -12,10 +12,9 @@ from llvmlite import ir
 from pasta.backends.nvidia.intrinsics.define import (
     I32,
     I64,
-    PAIR,
     Generate,
+    Intrinsic,
     Values,
-    define,
     emit_ptx,
     fill_in,
     narrow,
@@ -307,7 +306,7 @@ def slot_address(stripe: int, stripes: int) -> Any:
         given = [arguments[0], narrow(builder, arguments[1])]
         return emit_ptx(builder, text, "=l,l,r", given, I64)
 
-    return define("in_slot", 2, generate)
+    return Intrinsic("in_slot", 2, generate)
 
 
 def row_address(words: int) -> Any:
@@ -321,7 +320,7 @@ def row_address(words: int) -> Any:
         given = [arguments[0], narrow(builder, arguments[1])]
         return emit_ptx(builder, text, "=&l,l,r,~{memory}", given, I64)
 
-    return define("at_row", 2, generate)
+    return Intrinsic("at_row", 2, generate)
 
 
 def direct_row_address(words: int) -> Any:
@@ -332,20 +331,20 @@ def direct_row_address(words: int) -> Any:
         given = [*arguments[:2], narrow(builder, arguments[2])]
         return emit_ptx(builder, text, "=&l,l,l,r", given, I64)
 
-    return define("direct_row", 3, generate)
+    return Intrinsic("direct_row", 3, generate)
 
 
 #: Where the rows of a launch's objects are, and their stripes; those are negative if an object's
 #: row is its index.
-rows_of = define("rows_of", 1, _rows, PAIR)
+rows_of = Intrinsic("rows_of", 1, _rows)
 #: The bucket of an address, by a launch's descriptor; negative: an object, whose index are the low
 #: 31 bits, fills it. Otherwise `find` finds the object. Apart, because the time of a patch depends
 #: on how far it jumps.
-bucket_of = define("bucket_of", 2, _bucket)
+bucket_of = Intrinsic("bucket_of", 2, _bucket)
 #: The object of an address, by a launch's descriptor: its index in the table of objects from 1; 0:
 #: none.
-find = define("find", 2, _find("ld.global"))
+find = Intrinsic("find", 2, _find("ld.global"))
 #: The same after `bucket_of`: ptxas keeps nothing for it, because it reads memory in another way.
-find_apart = define("find_apart", 2, _find("ld.global.nc"))
+find_apart = Intrinsic("find_apart", 2, _find("ld.global.nc"))
 #: As `find`, and the offset in the object; without one, the address.
-find_offset = define("find_offset", 2, _find_offset, PAIR)
+find_offset = Intrinsic("find_offset", 2, _find_offset)

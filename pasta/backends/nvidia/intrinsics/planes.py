@@ -10,9 +10,8 @@ from llvmlite import ir
 from pasta.backends.nvidia.intrinsics.define import (
     I32,
     I64,
-    PAIR,
+    Intrinsic,
     Values,
-    define,
     emit_ptx,
     narrow,
     tuple_of,
@@ -184,7 +183,7 @@ def touch_plane(plane: int, by_launch: bool) -> Any:
         given = [user, narrow(builder, object), offset]
         return tuple_of(builder, builder.call(assembly, given, attrs=("convergent",)))
 
-    return define(f"touch_plane_{plane}", 3, generate, PAIR)
+    return Intrinsic(f"touch_plane_{plane}", 3, generate)
 
 
 def _bytes(builder: Any, arguments: Values) -> Any:
@@ -193,4 +192,4 @@ def _bytes(builder: Any, arguments: Values) -> Any:
 
 
 #: Bytes of granules of an object: descriptor, object, bits of a word, a granule of that word.
-bytes_of = define("bytes_of", 4, _bytes)
+bytes_of = Intrinsic("bytes_of", 4, _bytes)

@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from llvmlite import ir
-from numba.core import types
 
 from pasta.backends.nvidia import trace_records as trace
 from pasta.backends.nvidia.intrinsics.define import (
     Generate,
+    Intrinsic,
     Values,
-    define,
     narrow,
 )
 from pasta.backends.nvidia.structs import constants
@@ -36,7 +35,7 @@ def _trace(single: bool) -> Generate:
 
 #: Writes a record of lanes that call this together: a launch's descriptor, the instruction's
 #: address, each lane's address, the lanes, bytes of a lane, kind | flags << 8.
-trace_lanes = define("trace_lanes", 6, _trace(False), types.none)
+trace_lanes = Intrinsic("trace_lanes", 6, _trace(False))
 #: Writes a record from one lane for all lanes in a mask: bytes are of all rows; also rows, and the
 #: bytes between them.
-trace_single = define("trace_single", 8, _trace(True), types.none)
+trace_single = Intrinsic("trace_single", 8, _trace(True))

@@ -5,14 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from llvmlite import ir
-from numba.core import types
 
 from pasta.backends.nvidia.intrinsics.define import (
     I32,
     I64,
-    INT,
+    Intrinsic,
     Values,
-    define,
     narrow,
     tuple_of,
 )
@@ -106,7 +104,6 @@ done${:uid}:
 @image mul.lo.u32 $1, $1, count;
 @image mul.lo.u32 $2, $2, count;
 }"""
-_quadruple = types.UniTuple(INT, 4)
 #: log2 of the bytes of an element, two bits for each element type.
 _ELEMENTS = 0x1E9FA4
 
@@ -125,4 +122,4 @@ def _box(builder: Any, arguments: Values) -> Any:
 #: Box of a tensor map, rank, coordinates: first byte, bytes, rows, bytes between rows, of what
 #: lies inside the tensor.  Rows of more than two axes are counted, and placed as if evenly spaced;
 #: pixels of im2col are counted without regard to the image's borders.
-tensor_box = define("tensor_box", 7, _box, _quadruple)
+tensor_box = Intrinsic("tensor_box", 7, _box)

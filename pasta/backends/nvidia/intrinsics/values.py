@@ -6,7 +6,7 @@ from typing import Any
 
 from llvmlite import ir
 
-from pasta.backends.nvidia.intrinsics.define import I64, PAIR, Values, define, narrow, tuple_of
+from pasta.backends.nvidia.intrinsics.define import I64, Intrinsic, Values, narrow, tuple_of
 
 #: The first 16 of $3 bytes at $2, aligned to 4: low word $0, high word $1.
 _VALUE = """{
@@ -46,4 +46,4 @@ def _value(builder: Any, arguments: Values) -> Any:
 
 
 #: The value of `bytes` bytes at a generic address, zero-extended to two words; 0 at address 0.
-value_at = define("value_at", 2, _value, PAIR)
+value_at = Intrinsic("value_at", 2, _value)

@@ -11,9 +11,9 @@ from pasta.backends.nvidia.intrinsics.define import (
     I32,
     I64,
     Generate,
+    Intrinsic,
     Values,
     call_llvm,
-    define,
     emit_ptx,
     narrow,
     wide,
@@ -85,43 +85,43 @@ def _register(name: str) -> Generate:
     return generate
 
 
-activemask = define("activemask", 0, _active)
+activemask = Intrinsic("activemask", 0, _active)
 #: Lanes of `mask` (first argument) with the same value; by its low 32 bits.
-match_any_sync = define("match_any_sync", 2, _match(32))
-match_any_sync_64 = define("match_any_sync_64", 2, _match(64))
+match_any_sync = Intrinsic("match_any_sync", 2, _match(32))
+match_any_sync_64 = Intrinsic("match_any_sync_64", 2, _match(64))
 #: Whether the lanes of `mask` have the same value (by its low 32 bits): takes the same time for any
 #: values, while `match_any_sync` takes twelve cycles for each distinct one.
-all_equal = define("all_equal", 2, _equal)
-ballot_sync = define("ballot_sync", 2, _vote("ballot", I32))
-any_sync = define("any_sync", 2, _vote("any", I1))
+all_equal = Intrinsic("all_equal", 2, _equal)
+ballot_sync = Intrinsic("ballot_sync", 2, _vote("ballot", I32))
+any_sync = Intrinsic("any_sync", 2, _vote("any", I1))
 #: The lanes of a mask below this one.
-before = define("before", 1, _before)
+before = Intrinsic("before", 1, _before)
 #: The lanes with numbers below one from 1 to 32.
-first_lanes = define("first_lanes", 1, _first_lanes)
+first_lanes = Intrinsic("first_lanes", 1, _first_lanes)
 #: Whether this lane is the lowest in a mask that contains it.
-is_first = define("is_first", 1, _first)
+is_first = Intrinsic("is_first", 1, _first)
 #: The same by another special register, so that ptxas keeps no value of one for the other.
-is_lowest = define("is_lowest", 1, _lowest)
-lane_id = define("lane_id", 0, _register("laneid"))
-smid = define("smid", 0, _register("smid"))
+is_lowest = Intrinsic("is_lowest", 1, _lowest)
+lane_id = Intrinsic("lane_id", 0, _register("laneid"))
+smid = Intrinsic("smid", 0, _register("smid"))
 #: Of the multiprocessor: the only number that differs between warps and is read in few cycles.
-clock = define(
+clock = Intrinsic(
     "clock",
     0,
     lambda builder, _: wide(builder, emit_ptx(builder, "mov.u32 $0, %clock;", "=r", [], I32)),
 )
-tid_x = define("tid_x", 0, _register("tid.x"))
-tid_y = define("tid_y", 0, _register("tid.y"))
-tid_z = define("tid_z", 0, _register("tid.z"))
-ntid_x = define("ntid_x", 0, _register("ntid.x"))
-ntid_y = define("ntid_y", 0, _register("ntid.y"))
-ctaid_x = define("ctaid_x", 0, _register("ctaid.x"))
-ctaid_y = define("ctaid_y", 0, _register("ctaid.y"))
-ctaid_z = define("ctaid_z", 0, _register("ctaid.z"))
-nctaid_x = define("nctaid_x", 0, _register("nctaid.x"))
-nctaid_y = define("nctaid_y", 0, _register("nctaid.y"))
+tid_x = Intrinsic("tid_x", 0, _register("tid.x"))
+tid_y = Intrinsic("tid_y", 0, _register("tid.y"))
+tid_z = Intrinsic("tid_z", 0, _register("tid.z"))
+ntid_x = Intrinsic("ntid_x", 0, _register("ntid.x"))
+ntid_y = Intrinsic("ntid_y", 0, _register("ntid.y"))
+ctaid_x = Intrinsic("ctaid_x", 0, _register("ctaid.x"))
+ctaid_y = Intrinsic("ctaid_y", 0, _register("ctaid.y"))
+ctaid_z = Intrinsic("ctaid_z", 0, _register("ctaid.z"))
+nctaid_x = Intrinsic("nctaid_x", 0, _register("nctaid.x"))
+nctaid_y = Intrinsic("nctaid_y", 0, _register("nctaid.y"))
 #: Clock of the device, ns; the same for all multiprocessors.
-global_time = define(
+global_time = Intrinsic(
     "global_time",
     0,
     lambda builder, arguments: emit_ptx(builder, "mov.u64 $0, %globaltimer;", "=l", [], I64),
