@@ -69,6 +69,24 @@ class Played(Tool):
             },
         )
 """
+#: Marks granules by launch, and of the whole run.
+MARKING = """
+from pasta.probes import Bitmap, probe
+from pasta.tool import Result, Tool
+
+
+class Marking(Tool):
+    touched = Bitmap(by="launch", granularity=32)
+    ever = Bitmap(by="object", granularity=32)
+
+    @probe.global_memory
+    def mark(access, maps):
+        maps.touched.touch(access)
+        maps.ever.touch(access)
+
+    def result(self):
+        return Result(summary="")
+"""
 BIN = 4096
 S = 0x51  # a stream
 Access = tuple[int, int, int]  # address, how often, program counter
@@ -146,6 +164,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (directory / "played.py").write_text(TOOL)
     estimating = TOOL.replace("(Tool):", "(Tool):\n    estimates = True\n")
     (directory / "estimating.py").write_text(estimating)
+    (directory / "marking.py").write_text(MARKING)
     by_kernel = estimating.replace('total = Counter(by="launch"', 'total = Counter(by="kernel"')
     by_kernel = by_kernel.replace('in ("launch", "seen"', 'in ("kernel", "seen"')
     (directory / "by_kernel.py").write_text(by_kernel)
@@ -645,6 +664,26 @@ def test_storage_in_use_is_not_reused(play: Play) -> None:
         script.say("pause")
         script.launch(S + 1, (0x300000000 + (n << 16), 3, 0x20))
     expect(play(script), script)
+
+
+def test_streams_mark_granules_in_different_parts_of_planes(play: Play) -> None:
+    script = Script()
+    for stream in range(4):
+        script.say("planes", S + stream)
+        script.say("planes", S + stream)
+    script.alloc(0x200000000, 4 << 30)  # half of the room of two planes: larger than a part
+    script.say("planes", S)
+    script.say("planes", S + 1)
+    done = play(script, tool="marking.py")
+    *lines, last = done.stdout.splitlines()
+    assert (done.exit_status, last, done.target_stderr) == (7, "done", "")
+    planes = [[int(word, 16) for word in line.split()[1:]] for line in lines]
+    (ever,) = {ever for _, ever in planes}  # has no parts
+    by_launch = [touched for touched, _ in planes]
+    part = (256 << 20) // 2 // 2 // 4  # bytes: half of the memory, two planes, four parts
+    assert by_launch[:8:2] == by_launch[1:8:2]
+    assert sorted(by_launch[:8:2]) == [by_launch[0] + i * part for i in range(4)]
+    assert by_launch[8:] == [by_launch[0]] * 2 and ever not in by_launch
 
 
 def test_modules_are_loaded_and_unloaded(play: Play) -> None:

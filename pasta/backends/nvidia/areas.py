@@ -60,6 +60,7 @@ class Areas:
     pair_rows: int = 0
     key_tables: list[Hash] = field(default_factory=list)
     planes: int = 0
+    lasting_planes: int = 0  # bits: planes of the whole run, not of launches
     plane_shift: int = 5
     traces: int = 0
     bin_words: int = 0

@@ -51,12 +51,12 @@ def claim(table: int, shift: int, key: int, rows: int, tries: int) -> int:
     for _ in range(tries):
         at = table + (row << shift)
         there = load_u64(at)
+        if there == key:  # leaves at once: lanes come apart where they meet inside of such a loop
+            return row
         if there == 0:
             there = atomic_cas_u64(at, 0, key)
-            if there == 0:
-                there = key
-        if there == key:
-            return row
+            if there == 0 or there == key:
+                return row
         row = (row + 1) & mask
     return rows
 

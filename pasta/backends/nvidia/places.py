@@ -635,6 +635,7 @@ class PlaneBits(Place[PerGranule]):
         self.areas.plane_shift = self._shift if first else min(self.areas.plane_shift, self._shift)
         self.index = self.areas.planes
         self.areas.planes += 1
+        self.areas.lasting_planes |= (not self.request.by_launch) << self.index
         self.offset = self.areas.take("object" if self.request.by_object else "slot", 1)
         self.unknown = self.areas.take("slot", 2)
 

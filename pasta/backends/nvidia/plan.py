@@ -106,6 +106,7 @@ def plan_for(
         f"objects {int(layout.objects or need_object(instances, layout))}",
         f"planes {layout.planes}",
         f"plane_shift {layout.plane_shift}",
+        f"lasting_planes {layout.lasting_planes}",
         f"bin_words {layout.bin_words}",
         f"bin_shift {layout.bin_shift}",
         f"bin_stripes {BIN_STRIPES}",

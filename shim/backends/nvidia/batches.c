@@ -13,6 +13,7 @@ enum {
     TABLE_BYTES = offsetof(pasta_probe_launch, epoch), /* of a descriptor: what a new table changes */
     DESCRIPTORS = PASTA_NV_SLOTS * sizeof(pasta_probe_launch),
     TABLES_SHARE = 64, /* of the memory: batches leave 1 / TABLES_SHARE to tables, without which no node is probed */
+    PLANE_PARTS = 4,
 };
 
 static uint32_t rows_wanted(const pasta_nv_version *v) {
@@ -183,22 +184,54 @@ static pasta_probe_launch describe(const pasta_nv_batch *b, uint32_t slot, const
     return l;
 }
 
+/* Launches in different streams overlap: they mark granules in parts of the planes of their own, if all objects fit into
+ * one. A stream keeps its part while it has batches. */
+static void take_plane_part(pasta_nv_batch *b) {
+    pasta_nv_prober *p = b->owner;
+    uint32_t users[PLANE_PARTS] = {0}, part = 0;
+    b->plane_part = 0;
+    b->plane_words = pasta_nv_table_planes_room() / PLANE_PARTS;
+    if (pasta_nv_table_planes_used() > b->plane_words) {
+        b->plane_words = pasta_nv_table_planes_room();
+        return;
+    }
+    pthread_mutex_lock(&pasta_nv_probes_lock);
+    const pasta_nv_batch *mine = NULL;
+    for (const pasta_nv_batch *each = p->batches; each && !mine; each = each->next) {
+        if (each->stream == b->stream && each->plane_words == b->plane_words) mine = each;
+        users[each->plane_part]++;
+    }
+    for (uint32_t i = 1; i < PLANE_PARTS; i++)
+        if (users[i] < users[part]) part = i;
+    b->plane_part = mine ? mine->plane_part : part;
+    pthread_mutex_unlock(&pasta_nv_probes_lock);
+}
+
+static void place_planes(const pasta_nv_batch *b, uint64_t planes[PASTA_PROBE_PLANES]) {
+    for (uint32_t i = 0; i < PASTA_PROBE_PLANES; i++) {
+        bool lasting = pasta_nv_the_plan.lasting_planes >> i & 1;
+        planes[i] = b->owner->planes[i];
+        if (planes[i] && !lasting) planes[i] += b->plane_part * (uint64_t)b->plane_words * sizeof(uint64_t);
+    }
+}
+
 /* Clears the batch and describes its slots, in stream order. */
 static bool open_batch(pasta_nv_batch *b, uint64_t stream, const pasta_nv_version *v) {
     pasta_nv_prober *p = b->owner;
     pasta_probe_launch launches[PASTA_NV_SLOTS];
     b->first_epoch = __atomic_fetch_add(&p->epochs, PASTA_NV_SLOTS, __ATOMIC_RELAXED) + 1;
     uint64_t bin_stripe = pasta_nv_table_bins_room() * pasta_nv_the_plan.bin_words * sizeof(uint64_t);
+    b->stream = stream;
+    take_plane_part(b);
     for (uint32_t i = 0; i < PASTA_NV_SLOTS; i++) {
         launches[i] = describe(b, i, v);
         launches[i].bins = p->bins;
         launches[i].bin_stripe = bin_stripe;
         memcpy(launches[i].hash, p->hashes, sizeof launches[i].hash);
-        memcpy(launches[i].planes, p->planes, sizeof launches[i].planes);
+        place_planes(b, launches[i].planes);
         launches[i].trace = p->trace;
         launches[i].epoch = b->first_epoch + i; /* differs between slots; need not be dense */
     }
-    b->stream = stream;
     b->used = b->begun = b->ended = b->done = b->marked = 0;
     b->closed = b->last = false;
     b->table = v;
@@ -212,14 +245,16 @@ static bool open_batch(pasta_nv_batch *b, uint64_t stream, const pasta_nv_versio
 
 static uint32_t way_of(uint64_t stream) { return (uint32_t)(stream * UINT64_C(0x9e3779b97f4a7c15) >> 58) % PASTA_NV_WAYS; }
 
-/* A slot of the stream's open batch; -1: none.  A batch with too few rows for the objects is closed. */
+/* A slot of the stream's open batch; -1: none.  A batch with too few rows, or a part of the planes, for the objects is
+ * closed. */
 static int take_slot(pasta_nv_prober *p, uint64_t stream, uint64_t ordinal, pasta_nv_version *v,
                      pasta_nv_batch **batch) {
     int slot = -1;
-    uint32_t rows = rows_wanted(v), spill = spill_wanted(v);
+    uint32_t rows = rows_wanted(v), spill = spill_wanted(v), words = pasta_nv_table_planes_used();
     pthread_mutex_lock(&pasta_nv_probes_lock);
     for (pasta_nv_batch *b = p->current[way_of(stream)]; b && slot < 0; b = b->next_current)
-        if (b->stream == stream && (b->rows_wanted < rows || (b->spill_rows && b->spill_rows < spill))) {
+        if (b->stream == stream &&
+            (b->rows_wanted < rows || (b->spill_rows && b->spill_rows < spill) || b->plane_words < words)) {
             b->closed = true;
         } else if (b->stream == stream && b->used < PASTA_NV_SLOTS && !b->closed) {
             slot = (int)b->used++;

@@ -153,6 +153,16 @@ uint64_t pasta_nv_table_bins_used(void) {
 
 uint64_t pasta_nv_table_bins_room(void) { return room.bins; }
 
+uint32_t pasta_nv_table_planes_used(void) {
+    if (!room.planes) return 0;
+    pthread_mutex_lock(&changing);
+    uint32_t used = planes.used;
+    pthread_mutex_unlock(&changing);
+    return used;
+}
+
+uint32_t pasta_nv_table_planes_room(void) { return room.planes; }
+
 bool pasta_nv_table_next_binned(pasta_nv_binned *object) {
     bool found = false;
     pthread_mutex_lock(&changing);

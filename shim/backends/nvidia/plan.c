@@ -36,6 +36,7 @@ static bool plan_line(const char *key, char *value) {
         {"objects", offsetof(pasta_nv_plan, objects)},
         {"planes", offsetof(pasta_nv_plan, planes)},
         {"plane_shift", offsetof(pasta_nv_plan, plane_shift)},
+        {"lasting_planes", offsetof(pasta_nv_plan, lasting_planes)},
         {"bin_words", offsetof(pasta_nv_plan, bin_words)},
         {"bin_shift", offsetof(pasta_nv_plan, bin_shift)},
         {"bin_stripes", offsetof(pasta_nv_plan, bin_stripes)},

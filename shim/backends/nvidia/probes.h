@@ -49,6 +49,7 @@ typedef struct pasta_nv_plan {
     pasta_nv_hash pairs;   /* of a launch: by object and instruction */
     uint64_t objects;      /* 1: patches look addresses up */
     uint64_t planes, plane_shift;
+    uint64_t lasting_planes; /* bits: planes of the whole run, not of launches */
     uint64_t bin_words, bin_shift, bin_stripes;
     uint64_t memory; /* bytes on each device */
     uint64_t trace;  /* bytes of page-locked memory for access records; 0: none are written */
@@ -80,6 +81,7 @@ typedef struct pasta_nv_batch {
     uint32_t rows, stripes, stripe_bytes;
     uint32_t rows_wanted; /* more than `rows` if memory was short */
     uint32_t spill_rows; /* after all slots, for each: for objects without a row in the slot */
+    uint32_t plane_part, plane_words; /* of the planes: which part, and its words */
     uint32_t used;         /* slots given out */
     uint32_t begun, ended; /* launches by their callbacks */
     uint32_t marked;       /* slots that a marker in the stream covers */

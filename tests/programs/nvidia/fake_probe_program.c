@@ -16,6 +16,7 @@
  *                                  played, followed by letters for the last digit of its number
  *     report                       prints how launches ran in each module
  *     used                         prints the bytes of device memory that PASTA allocated
+ *     planes STREAM                a launch that prints the addresses of its first two planes
  *     threads COUNT LAUNCHES ADDRESS   each on its own stream, and one shared by all
  *     cost LAUNCHES CHANGES        prints ns in the callbacks of a launch, the median of batches; with
  *                                  CHANGES an object comes and goes before each
@@ -246,6 +247,14 @@ static void launch(uint64_t stream, const char *accesses, bool fails) {
     call(PASTA_NV_LAUNCH_KERNEL, &a, true);
 }
 
+static void print_planes(uint64_t stream) {
+    pasta_nv_launch l = launch_of(stream);
+    deliver(PASTA_NV_LAUNCH, PASTA_NV_LAUNCH_BEGIN, &l);
+    const uint64_t *planes = ((const pasta_probe_launch *)at(launch_data(l.launch, l.function, l.module, false)))->planes;
+    printf("planes %lx %lx\n", (unsigned long)planes[0], (unsigned long)planes[1]);
+    deliver(PASTA_NV_LAUNCH, PASTA_NV_LAUNCH_END, &l);
+}
+
 /* With `functions` 2, nodes are launches of two functions in turn. */
 static void launch_graph(uint64_t stream, unsigned long nodes, unsigned functions, const char *accesses) {
     pasta_nv_graph g = {CONTEXT, stream, stream, 0x99, 0};
@@ -424,6 +433,7 @@ static void play(char *line) {
     else if (!strcmp(word, "destroy")) context(PASTA_NV_CONTEXT_DESTROYING, CONTEXT), context(PASTA_NV_CONTEXT_DESTROYED, CONTEXT);
     else if (!strcmp(word, "kernel") && sscanf(line + rest, "%lx %x", &b, &chosen.grid) == 2) chosen.module = a, chosen.function = b;
     else if (!strcmp(word, "report")) report();
+    else if (!strcmp(word, "planes")) print_planes(a);
     else if (!strcmp(word, "used")) printf("used %lu\n", (unsigned long)device_bytes());
     else if (!strcmp(word, "unload")) module(PASTA_NV_MODULE_UNLOADING, a);
     else if (!strcmp(word, "load")) module(PASTA_NV_MODULE_LOADED, a);
