@@ -469,6 +469,24 @@ def test_kernels_that_run_at_exit(play: Play) -> None:
     assert "1 launch not counted because kernels were still running at exit" in report
 
 
+def test_kernels_that_run_at_exit_while_the_thread_looks(play: Play) -> None:
+    """The thread holds the lock of its reading when the exit stops waiting for its end."""
+    script = Script()
+    script.alloc(0x200000000, 1 << 20)
+    script.launch(S, (0x200000000, 1, 0x10))
+    script.say("sync")
+    script.say("hold", S + 1)
+    script.launch(S + 1, (0x200000000, 99, 0x10), counts=False)
+    # the exit waits 1 s for the end, then up to 0.25 s for the lock, which is held for 1.05 s
+    done = play(script, "--set", "python.exit-timeout=500ms", WORD_MS="1050")
+    assert (done.exit_status, done.stdout) == (7, "done\n")
+    assert_counted(done, script)
+    report = " ".join(done.run.report.split())
+    assert "counted in 1 of 2 launches" in report
+    assert "1 launch not counted because kernels were still running at exit" in report
+    assert done.target_stderr == "fake sanitizer: a word is copied\n"  # before the exit went on
+
+
 def test_error_disables_probes_and_keeps_results(play: Play) -> None:
     script = Script()
     script.alloc(0x200000000, 1 << 20)
