@@ -1,9 +1,9 @@
 """LLVM IR of patches, from the syntax trees of their functions.
 
 A patch and what it calls compute with int64 alone: `patches.py` writes them, and the probes in them
-are in a small language that is checked when a tool is loaded. So nothing has to be inferred, and
-IR takes milliseconds, where Numba takes seconds. LLVM inlines each call,
-since a patch cannot call others. + - * wrap around, and comparisons are signed.
+are in a small language that is checked when a tool is loaded. So nothing has to be inferred, and IR
+takes milliseconds, where Numba takes seconds. + - * wrap around, and comparisons are signed. LLVM
+inlines all calls: a patch cannot call functions.
 """
 
 from __future__ import annotations
