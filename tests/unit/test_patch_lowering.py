@@ -25,32 +25,29 @@ I64 = st.integers(-(2**63), 2**63 - 1) | SMALL
 BINARY = ("+", "-", "*", "&", "|", "^")
 
 
+def texts(form: str, *parts: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
+    return st.tuples(*parts).map(lambda each: form.format(*each))
+
+
 def combined(parts: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
     def pairs(*signs: str) -> st.SearchStrategy[str]:
-        return st.tuples(parts, st.sampled_from(signs), parts).map(
-            lambda each: "({} {} {})".format(*each)
-        )
+        return texts("({} {} {})", parts, st.sampled_from(signs), parts)
 
     tests = pairs("==", "!=", "<", "<=", ">", ">=")
-    tests |= st.tuples(tests, st.sampled_from(("and", "or")), tests).map(
-        lambda each: "({} {} {})".format(*each)
-    )
-    tests |= tests.map(lambda each: f"(not {each})")
-    shifts = st.tuples(parts, st.sampled_from(("<<", ">>")), parts)
-    divisions = st.tuples(parts, st.sampled_from(("//", "%")), st.sampled_from((1, 3, 7, 8, 64)))
+    tests |= texts("({} {} {})", tests, st.sampled_from(("and", "or")), tests)
+    tests |= texts("(not {})", tests)
+    divisors = st.sampled_from(("1", "3", "7", "8", "64"))
     return st.one_of(
         pairs(*BINARY),
         pairs("and", "or"),
-        shifts.map(lambda each: "({} {} ({} & 63))".format(*each)),
-        divisions.map(lambda each: "({} {} {})".format(*each)),
-        parts.map(lambda each: f"(-{each})"),
-        parts.map(lambda each: f"(~{each})"),
-        tests.map(lambda each: f"int({each})"),
-        st.tuples(parts, tests, parts).map(lambda each: "({} if {} else {})".format(*each)),
-        st.tuples(st.sampled_from(("min", "max")), parts, parts, parts).map(
-            lambda each: "{}({}, {}, {})".format(*each)
-        ),
-        parts.map(lambda each: f"int(bool({each}))"),
+        texts("({} {} ({} & 63))", parts, st.sampled_from(("<<", ">>")), parts),
+        texts("({} {} {})", parts, st.sampled_from(("//", "%")), divisors),
+        texts("(-{})", parts),
+        texts("(~{})", parts),
+        texts("int({})", tests),
+        texts("({} if {} else {})", parts, tests, parts),
+        texts("{}({}, {}, {})", st.sampled_from(("min", "max")), parts, parts, parts),
+        texts("int(bool({}))", parts),
     )
 
 

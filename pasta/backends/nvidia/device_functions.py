@@ -51,7 +51,7 @@ def claim(table: int, shift: int, key: int, rows: int, tries: int) -> int:
     for _ in range(tries):
         at = table + (row << shift)
         there = load_u64(at)
-        if there == key:  # leaves at once: lanes come apart where they meet inside of such a loop
+        if there == key:  # at once: lanes that reconverge inside such a loop stay diverged
             return row
         if there == 0:
             there = atomic_cas_u64(at, 0, key)

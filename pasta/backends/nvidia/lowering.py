@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 
 from llvmlite import ir
 
-from pasta.backends.nvidia.intrinsics.define import I1, I32, I64, Intrinsic, wide
+from pasta.backends.nvidia.intrinsics.define import I1, I32, I64, Intrinsic, truth, tuple_of, wide
 from pasta.errors import PastaError
 
 _COMPARISONS: dict[type[ast.cmpop], str] = {
@@ -77,26 +77,30 @@ def _add_patch(module: ir.Module, patch: PatchFunction, known: _Known) -> None:
     function = patch.function
     if not isinstance(function, FunctionType):
         raise PatchError(f"{patch.symbol} is not a function")
-    body = _Body(patch.symbol, function, builder, known)
-    result = body.call(function, given)
+    result = _Body(patch.symbol, function, builder, known).call(function, tuple(given))
     if result is None or isinstance(result, tuple):
         raise PatchError(f"{patch.symbol} does not return an integer")
     builder.ret(builder.trunc(result, I32))
 
 
 class _Body:
-    """The body of a function, which is emitted with a builder.
+    """The body of a function, which is emitted with a builder, and the shape of its result.
 
     `places`: where variables are, by name, tuples of places for tuples; `loops`: the blocks to
     which `continue` and `break` of the open loops branch.
     """
 
     def __init__(
-        self, symbol: str, function: FunctionType, builder: ir.IRBuilder, known: _Known
+        self,
+        symbol: str,
+        function: FunctionType,
+        builder: ir.IRBuilder,
+        known: _Known,
+        shape: Shape = 0,
     ) -> None:
         self.symbol, self.function, self.builder, self.known = symbol, function, builder, known
+        self.shape = shape
         self.places: dict[str, Value] = {}
-        self.result_shape: Shape = None
         self.loops: list[tuple[ir.Block, ir.Block]] = []
 
     def _wrong(self, node: ast.AST, why: str, remedy: str | None = None) -> NoReturn:
@@ -105,9 +109,9 @@ class _Body:
 
     # functions
 
-    def call(self, function: FunctionType, given: Sequence[Value]) -> Value:
+    def call(self, function: FunctionType, given: tuple[Value, ...]) -> Value:
         """The result of a function; None without one."""
-        key = function, _shape(tuple(given))
+        key = function, _shape(given)
         if key not in self.known:
             self.known[key] = None
             self.known[key] = self._emitted(function, given)
@@ -115,14 +119,16 @@ class _Body:
         if known is None:
             raise PatchError(f"{function.__name__} calls itself")
         made, shape = known
-        found = self.builder.call(made, [self._wide(each) for each in _flat(tuple(given))])
+        found = self.builder.call(made, [self._wide(each) for each in _flat(given)])
         if shape is None:
             return None
         if shape == 0:
             return found
-        return tuple(self.builder.extract_value(found, i) for i in range(len(shape)))
+        return tuple_of(self.builder, found)
 
-    def _emitted(self, function: FunctionType, given: Sequence[Value]) -> tuple[ir.Function, Shape]:
+    def _emitted(
+        self, function: FunctionType, given: tuple[Value, ...]
+    ) -> tuple[ir.Function, Shape]:
         """The LLVM function for arguments of these shapes, and the shape of its result."""
         tree = definition(function)
         shape = _result_shape(function)
@@ -130,34 +136,30 @@ class _Body:
         if isinstance(shape, tuple):
             result = ir.LiteralStructType([I64] * len(shape))
         module = self.builder.module
-        kind = ir.FunctionType(result, [I64] * len(_flat(tuple(given))))
+        kind = ir.FunctionType(result, [I64] * len(_flat(given)))
         made = ir.Function(module, kind, module.get_unique_name(f"{tree.name}."))
         made.linkage = "internal"
         # convergent: no call moves across branches before it is inlined
         made.attributes.add("convergent")
         made.attributes.add("alwaysinline")
-        body = _Body(
-            self.symbol, function, ir.IRBuilder(made.append_basic_block("entry")), self.known
-        )
-        body.define(tree, given, shape)
+        builder = ir.IRBuilder(made.append_basic_block("entry"))
+        _Body(self.symbol, function, builder, self.known, shape).define(tree, given)
         return made, shape
 
-    def define(self, tree: ast.FunctionDef, given: Sequence[Value], shape: Shape) -> None:
+    def define(self, tree: ast.FunctionDef, given: tuple[Value, ...]) -> None:
         """Emit the whole body, for arguments like `given`."""
-        values = iter(self.builder.function.args)
-        mine: list[Value] = [_like(each, values) for each in given]
+        mine = _like(given, iter(self.builder.function.args))
         names = [each.arg for each in tree.args.args]
         if tree.args.vararg:
-            mine = [*mine[: len(names)], tuple(mine[len(names) :])]
+            mine = (*mine[: len(names)], mine[len(names) :])
             names.append(tree.args.vararg.arg)
         if len(names) != len(mine):
             self._wrong(tree.args, f"{tree.name} takes {len(names)} arguments, not {len(mine)}")
         for name, value in zip(names, mine, strict=True):
             self._assign(name, value)
-        self.result_shape = shape
         self._run(tree.body)
         if not self.builder.block.is_terminated:
-            if shape is None:
+            if self.shape is None:
                 self.builder.ret_void()
             else:  # after `while True`
                 self.builder.ret(ir.Constant(self.builder.function.return_value.type, None))
@@ -236,7 +238,7 @@ class _Body:
 
     def _return(self, node: ast.Return) -> None:
         value = None if node.value is None else self._value(node.value)
-        if (None if value is None else _shape(value)) != self.result_shape:
+        if (None if value is None else _shape(value)) != self.shape:
             self._wrong(node, "the function returns values of other kinds, too")
         if value is None:
             self.builder.ret_void()
@@ -271,16 +273,22 @@ class _Body:
             self._run(node.orelse)
         self.builder.position_at_end(end)
 
+    @contextmanager
+    def _loop(self, body: ir.Block, following: ir.Block, end: ir.Block) -> Iterator[None]:
+        """Emit the body of a loop, and go on in `following`, to which `continue` branches."""
+        self.loops.append((following, end))
+        with self._block(body, following):
+            yield
+        self.loops.pop()
+        self.builder.position_at_end(following)
+
     def _while(self, node: ast.While) -> None:
         test, body, following, end = self._blocks("while", "body", "next", "endwhile")
         self.builder.branch(test)
         self.builder.position_at_end(test)
         self._branch(node.test, body, end)
-        self.loops.append((following, end))
-        with self._block(body, following):
+        with self._loop(body, following, end):
             self._run(node.body)
-        self.loops.pop()
-        self.builder.position_at_end(following)
         self._repeat(test)
         self.builder.position_at_end(end)
 
@@ -289,8 +297,8 @@ class _Body:
         its length."""
         module = self.builder.module
         name = module.add_metadata(["llvm.loop.unroll.disable"])
-        loop = module.add_metadata([ir.Constant(I64, len(module.metadata)), name])
-        loop.operands = (loop, name)  # the first one identifies it
+        loop = module.add_metadata([ir.Constant(I64, len(module.metadata)), name])  # a new node
+        loop.operands = (loop, name)  # which identifies the loop by referring to itself
         self.builder.branch(test).set_metadata("llvm.loop", loop)
 
     def _for(self, node: ast.For) -> None:
@@ -300,11 +308,9 @@ class _Body:
         if not isinstance(node.iter, ast.Call) or ast.unparse(node.iter.func) != "range":
             self._wrong(node.iter, "loops are over a range or a tuple")
         bounds = [self._integer(each) for each in node.iter.args]
-        start, stop, step = (
-            (ir.Constant(I64, 0), *bounds, ir.Constant(I64, 1))
-            if len(bounds) == 1
-            else (*bounds, ir.Constant(I64, 1))[:3]
-        )
+        if len(bounds) == 1:
+            bounds.insert(0, ir.Constant(I64, 0))
+        start, stop, step = (*bounds, ir.Constant(I64, 1))[:3]
         if not isinstance(step, ir.Constant) or not step.constant:
             self._wrong(node.iter, "the step is not a constant")
         test, body, following, end = self._blocks("for", "body", "next", "endfor")
@@ -315,12 +321,9 @@ class _Body:
         sign = "<" if step.constant > 0 else ">"
         now = self._load(number)
         self.builder.cbranch(self.builder.icmp_signed(sign, now, stop), body, end)
-        self.loops.append((following, end))
-        with self._block(body, following):
+        with self._loop(body, following, end):
             self._assign_to(node.target, now)
             self._run(node.body)
-        self.loops.pop()
-        self.builder.position_at_end(following)
         self._store(self.builder.add(now, step), number)
         self._repeat(test)
         self.builder.position_at_end(end)
@@ -329,12 +332,9 @@ class _Body:
         (end,) = self._blocks("endfor")
         for each in values:
             (following,) = self._blocks("next")
-            self.loops.append((following, end))
-            self._assign_to(node.target, self._value(each))
-            self._run(node.body)
-            self._go(following)
-            self.loops.pop()
-            self.builder.position_at_end(following)
+            with self._loop(self.builder.block, following, end):
+                self._assign_to(node.target, self._value(each))
+                self._run(node.body)
         self._go(end)
         self.builder.position_at_end(end)
 
@@ -344,9 +344,7 @@ class _Body:
         return wide(self.builder, value)
 
     def _truth(self, value: Value) -> ir.Value:
-        if value.type == I1:
-            return value
-        return self.builder.icmp_signed("!=", value, ir.Constant(I64, 0))
+        return value if value.type == I1 else truth(self.builder, value)
 
     def _integer(self, node: ast.expr) -> ir.Value:
         return self._wide(self._scalar(node))
@@ -382,7 +380,7 @@ class _Body:
                 return self._load(self.places[node.id])
             return self._constant(node, self.function.__globals__.get(node.id))
         if isinstance(node, ast.Tuple):
-            return tuple(self._items(node.elts))
+            return self._items(node.elts)
         if isinstance(node, ast.Subscript):
             return self._item(node)
         if isinstance(node, ast.UnaryOp):
@@ -411,14 +409,14 @@ class _Body:
     def _floating(self, node: ast.AST) -> NoReturn:
         self._wrong(node, "patches have no floating-point numbers", "use // for /")
 
-    def _items(self, nodes: Sequence[ast.expr]) -> list[Value]:
+    def _items(self, nodes: Sequence[ast.expr]) -> tuple[Value, ...]:
         found: list[Value] = []
         for each in nodes:
             if isinstance(each, ast.Starred):
                 found += self._value(each.value)
             else:
                 found.append(self._value(each))
-        return found
+        return tuple(found)
 
     def _item(self, node: ast.Subscript) -> Value:
         """A constant item of a tuple, of which only that item is read."""
@@ -570,10 +568,7 @@ _BUILTINS = {
     "max": _Builtin(_extreme(">"), range(2, 9)),
     "abs": _Builtin(_absolute, range(1, 2)),
     "int": _Builtin(lambda _, values: values[0], range(1, 2)),
-    "bool": _Builtin(
-        lambda builder, values: builder.icmp_signed("!=", values[0], ir.Constant(I64, 0)),
-        range(1, 2),
-    ),
+    "bool": _Builtin(lambda builder, values: truth(builder, values[0]), range(1, 2)),
 }
 
 

@@ -73,8 +73,8 @@ def to_ptx(functions: Sequence[PatchFunction], sm: int) -> str:
     parsed.verify()
     options = llvm.create_pipeline_tuning_options(speed_level=2)
     options.loop_unrolling = options.loop_vectorization = options.slp_vectorization = False
-    # First as for the host: for GPUs LLVM leaves out jump threading, which would move operations of
-    # the warp. Patches mark these, and without it they need more registers.
+    # First for the host: for GPUs LLVM skips jump threading, without which patches need more
+    # registers. It does not copy operations of the warp, which are convergent.
     host = llvm.Target.from_default_triple().create_target_machine(opt=2)
     for machine in (host, target):
         builder = llvm.create_pass_builder(machine, options)

@@ -13,7 +13,7 @@ enum {
     TABLE_BYTES = offsetof(pasta_probe_launch, epoch), /* of a descriptor: what a new table changes */
     DESCRIPTORS = PASTA_NV_SLOTS * sizeof(pasta_probe_launch),
     TABLES_SHARE = 64, /* of the memory: batches leave 1 / TABLES_SHARE to tables, without which no node is probed */
-    PLANE_PARTS = 4,
+    PLANE_PARTS = 4, /* for streams: all have the words of every object */
 };
 
 static uint32_t rows_wanted(const pasta_nv_version *v) {
@@ -33,6 +33,8 @@ static uint32_t spill_wanted(const pasta_nv_version *v) {
     while (rows < live + live / 4 + 1 && rows < most) rows *= 2;
     return (uint32_t)(rows < most ? rows : most);
 }
+
+static uint32_t plane_words_wanted(const pasta_nv_version *v) { return v ? v->plane_words : 0; }
 
 uint64_t pasta_nv_spill_bytes(const pasta_nv_batch *b) { return b->spill_rows * pasta_nv_the_plan.object_words * sizeof(uint64_t); }
 
@@ -186,12 +188,12 @@ static pasta_probe_launch describe(const pasta_nv_batch *b, uint32_t slot, const
 
 /* Launches in different streams overlap: they mark granules in parts of the planes of their own, if all objects fit into
  * one. A stream keeps its part while it has batches. */
-static void take_plane_part(pasta_nv_batch *b) {
+static void take_plane_part(pasta_nv_batch *b, const pasta_nv_version *v) {
     pasta_nv_prober *p = b->owner;
     uint32_t users[PLANE_PARTS] = {0}, part = 0;
     b->plane_part = 0;
     b->plane_words = pasta_nv_table_planes_room() / PLANE_PARTS;
-    if (pasta_nv_table_planes_used() > b->plane_words) {
+    if (plane_words_wanted(v) > b->plane_words) {
         b->plane_words = pasta_nv_table_planes_room();
         return;
     }
@@ -222,7 +224,7 @@ static bool open_batch(pasta_nv_batch *b, uint64_t stream, const pasta_nv_versio
     b->first_epoch = __atomic_fetch_add(&p->epochs, PASTA_NV_SLOTS, __ATOMIC_RELAXED) + 1;
     uint64_t bin_stripe = pasta_nv_table_bins_room() * pasta_nv_the_plan.bin_words * sizeof(uint64_t);
     b->stream = stream;
-    take_plane_part(b);
+    take_plane_part(b, v);
     for (uint32_t i = 0; i < PASTA_NV_SLOTS; i++) {
         launches[i] = describe(b, i, v);
         launches[i].bins = p->bins;
@@ -250,7 +252,7 @@ static uint32_t way_of(uint64_t stream) { return (uint32_t)(stream * UINT64_C(0x
 static int take_slot(pasta_nv_prober *p, uint64_t stream, uint64_t ordinal, pasta_nv_version *v,
                      pasta_nv_batch **batch) {
     int slot = -1;
-    uint32_t rows = rows_wanted(v), spill = spill_wanted(v), words = pasta_nv_table_planes_used();
+    uint32_t rows = rows_wanted(v), spill = spill_wanted(v), words = plane_words_wanted(v);
     pthread_mutex_lock(&pasta_nv_probes_lock);
     for (pasta_nv_batch *b = p->current[way_of(stream)]; b && slot < 0; b = b->next_current)
         if (b->stream == stream &&

@@ -144,23 +144,16 @@ static storage storage_of(const pasta_nv_allocation *a) { /* changing held */
     return *s;
 }
 
-uint64_t pasta_nv_table_bins_used(void) {
+static uint64_t used_of(const pool *p) {
     pthread_mutex_lock(&changing);
-    uint64_t used = bins.used;
+    uint64_t used = p->used;
     pthread_mutex_unlock(&changing);
     return used;
 }
 
+uint64_t pasta_nv_table_bins_used(void) { return used_of(&bins); }
 uint64_t pasta_nv_table_bins_room(void) { return room.bins; }
-
-uint32_t pasta_nv_table_planes_used(void) {
-    if (!room.planes) return 0;
-    pthread_mutex_lock(&changing);
-    uint32_t used = planes.used;
-    pthread_mutex_unlock(&changing);
-    return used;
-}
-
+uint64_t pasta_nv_table_planes_used(void) { return used_of(&planes); }
 uint32_t pasta_nv_table_planes_room(void) { return room.planes; }
 
 bool pasta_nv_table_next_binned(pasta_nv_binned *object) {

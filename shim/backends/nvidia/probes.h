@@ -61,6 +61,7 @@ typedef struct pasta_nv_version {
     struct pasta_nv_version *next;
     uint64_t address, room, bytes, as_of;
     uint32_t users; /* launches that may read it and may be incomplete */
+    uint32_t plane_words; /* of a plane: its objects' are below */
     void *image;
     uint64_t streams[PASTA_NV_COPIED]; /* in which it was copied */
     uint32_t stream_count;

@@ -192,7 +192,7 @@ typedef struct pasta_nv_binned {
 
 uint64_t pasta_nv_table_bins_used(void);
 uint64_t pasta_nv_table_bins_room(void);
-uint32_t pasta_nv_table_planes_used(void); /* words of a plane */
+uint64_t pasta_nv_table_planes_used(void); /* words of a plane */
 uint32_t pasta_nv_table_planes_room(void);
 typedef struct pasta_nv_left_over {
     uint32_t number, bins, bin_count, plane, plane_count; /* bins, and words of every plane */

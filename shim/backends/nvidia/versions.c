@@ -90,6 +90,7 @@ static pasta_nv_version *build_version(pasta_nv_prober *p) {
     v->image = image;
     v->bytes = bytes;
     v->as_of = as_of;
+    v->plane_words = (uint32_t)pasta_nv_table_planes_used();
     v->users = 1;
     v->stream_count = 0;
     v->retired = false;

@@ -13,6 +13,7 @@ from pasta.backends.nvidia.intrinsics.define import (
     Values,
     call_llvm,
     narrow,
+    truth,
     wide,
 )
 
@@ -26,8 +27,7 @@ def _count(builder: Any, arguments: Values) -> Any:
 
 
 def _some(builder: Any, arguments: Values) -> Any:
-    value = narrow(builder, arguments[0])
-    return wide(builder, builder.icmp_unsigned("!=", value, ir.Constant(I32, 0)))
+    return wide(builder, truth(builder, narrow(builder, arguments[0])))
 
 
 def _again(builder: Any, arguments: Values) -> Any:

@@ -42,6 +42,11 @@ def wide(builder: Any, value: Any) -> Any:
     return builder.zext(value, I64) if value.type.width < 64 else value
 
 
+def truth(builder: Any, value: Any) -> Any:
+    """Whether a value is not 0 (i1)."""
+    return builder.icmp_unsigned("!=", value, ir.Constant(value.type, 0))
+
+
 def call_llvm(builder: Any, name: str, result: Any, arguments: Values) -> Any:
     """Call an intrinsic of LLVM that lanes execute together: it must not move across branches."""
     function = builder.module.globals.get(name)

@@ -16,6 +16,7 @@ from pasta.backends.nvidia.intrinsics.define import (
     call_llvm,
     emit_ptx,
     narrow,
+    truth,
     wide,
 )
 
@@ -44,13 +45,9 @@ def _equal(builder: Any, arguments: Values) -> Any:
     return wide(builder, builder.extract_value(found, 1))
 
 
-def _truth(builder: Any, value: Any) -> Any:
-    return builder.icmp_unsigned("!=", value, ir.Constant(value.type, 0))
-
-
 def _vote(way: str, result: Any) -> Generate:
     def generate(builder: Any, arguments: Values) -> Any:
-        given = [narrow(builder, arguments[0]), _truth(builder, arguments[1])]
+        given = [narrow(builder, arguments[0]), truth(builder, arguments[1])]
         return wide(builder, call_llvm(builder, f"llvm.nvvm.vote.{way}.sync", result, given))
 
     return generate
