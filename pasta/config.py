@@ -30,6 +30,7 @@ from pasta.settings import (
     parse_count,
     parse_milliseconds,
     parse_path,
+    parse_recording_window,
     parse_regex,
     parse_unwind,
     parse_window,
@@ -189,6 +190,13 @@ class Config(Section):
         "stop profiling after this time: 30s, 10min; 0: never",
         shim="duration_ms",
         option=CommandOption("--duration", metavar="TIME"),
+    )
+    window = setting(
+        "run.window",
+        parse_recording_window,
+        "",
+        'record parts of the run only: "seconds 1/10" is the first second of every ten',
+        option=CommandOption("--window", metavar="WINDOW"),
     )
     live = setting(
         "run.live",

@@ -34,6 +34,8 @@ MAX_BYTES = 2**60
 MAX_MILLISECONDS = 10**12
 MAX_PATH, MAX_NAME, MAX_TEXT = 3500, 200, 10_000
 _MIN_PERIOD, _MAX_PERIOD = 1e-6, 10**9
+#: Shortest recording window of seconds.
+_MIN_RECORDED_NS = 10**7
 _TRUE, _FALSE = {"true", "yes", "on", "1"}, {"false", "no", "off", "0"}
 
 
@@ -69,6 +71,29 @@ def parse_count(value: object) -> int:
     if isinstance(value, bool) or not re.fullmatch(r"\d{1,20}", _text(value), re.ASCII):
         raise ValueError("a whole number, 0 or more")
     return int(_text(value))
+
+
+def parse_recording_window(value: object) -> str:
+    """Part of the run that is recorded, as "seconds 1/10" or "steps 1/10". Raises ValueError."""
+    problem = ValueError('"seconds 1/10", of at least 0.01 seconds, or "steps 1/100"')
+    try:
+        window = parse_window(value)
+    except ValueError:
+        raise problem from None
+    if window.startswith("launches"):
+        raise problem
+    unit, length, _ = window_numbers(window) if window else ("", 0, 0)
+    if unit == "seconds" and length < _MIN_RECORDED_NS:  # profiling would switch all the time
+        raise problem
+    return window
+
+
+def window_numbers(window: str) -> tuple[str, int, int]:
+    """Unit, length and period of a window that `parse_window` returned; seconds in ns."""
+    unit, _, numbers = window.partition(" ")
+    scale = 10**9 if unit == "seconds" else 1
+    length, period = (round(float(number) * scale) for number in numbers.split("/"))
+    return unit, length, period
 
 
 def parse_window(value: object) -> str:

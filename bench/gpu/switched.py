@@ -62,6 +62,8 @@ WAYS = {
         Way("PyTorch's callback, empty", (), {}, "callback"),
         Way("PyTorch's callback with tensors, empty", (), {}, "tensors"),
         Way("-c torch", TORCH, {"paired": 1.10}),
+        Way("-c torch --window 'seconds 0.5/5'", (*TORCH, "--window", "seconds 0.5/5"),
+            {"mean": 1.10}, steps=("--steps", "480")),
         Way("-c torch --collector", ("-c", "torch", "--collector"), {}),
         Way("-c torch, nvidia.source=sanitizer", (*TORCH, "--set", "nvidia.source=sanitizer"),
             {"paired": 1.10}),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from pasta import paths
 from pasta.backends import BACKENDS
@@ -12,6 +13,10 @@ from pasta.frameworks import FRAMEWORKS
 from pasta.frameworks.base import Wanted
 from pasta.run.naming import RANK_VARIABLES, variables_of
 from pasta.runtime.session import Session
+from pasta.settings import window_numbers
+
+if TYPE_CHECKING:
+    from pasta.config import Config
 
 #: Loads a library that receives annotations, as vendors' variables do for events; all of them find
 #: libpasta already loaded by LD_PRELOAD.
@@ -102,6 +107,7 @@ def _shim_settings(session: Session, root: int) -> dict[str, object]:
         "probe_ordered": int(session.document.get("probe_ordered", 0)),
         "probe_values": int(session.document.get("probe_values", 0)),
         **{key: value for each in config.sections() for key, value in each.for_shim().items()},
+        **_window_settings(config),
         **_probe_settings(session),
         **_backend_settings(session),
         **_framework_settings(session),
@@ -113,6 +119,17 @@ def _max_image_bytes(session: Session) -> int:
     if session.config.modules:
         return 2**64 - 1
     return int(session.document.get("code_memory", 0))
+
+
+def _window_settings(config: Config) -> dict[str, object]:
+    """The recording window: unit, length and period; and the ranges that are steps."""
+    if not config.window:
+        return {}
+    from pasta.runtime.probe_plan import step_settings
+
+    unit, length, period = window_numbers(config.window)
+    steps = step_settings(config) if unit == "steps" else {}
+    return {"window": f"{'ns' if unit == 'seconds' else unit} {length} {period}", **steps}
 
 
 def _probe_settings(session: Session) -> dict[str, object]:

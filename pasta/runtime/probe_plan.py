@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING
 from pasta.config import Config
 from pasta.errors import ConfigError
 from pasta.runtime.session import Session
+from pasta.settings import window_numbers
 
 if TYPE_CHECKING:
     from pasta.probes.device import ProbeSettings
     from pasta.tool import Tool
-
-_SECOND = 10**9
 
 
 def write_plan(session: Session, config: Config, tools: Sequence[Tool]) -> None:
@@ -149,6 +148,15 @@ def _scope(key: str, name: str, pattern: str) -> dict[str, object]:
         return {}
 
 
+def step_settings(config: Config) -> dict[str, str]:
+    """The ranges that are steps, by whole names. Raises ConfigError for an expression that only
+    Python understands."""
+    from pasta.probes.regex import posix
+
+    pattern = config.probes_step_range
+    return {"probe_step_range": f"^({posix(pattern, 'probes.step-range')})$"} if pattern else {}
+
+
 def probe_settings(
     config: Config, *, traces: bool = False, slowdown: float = 10.0
 ) -> dict[str, object]:
@@ -172,8 +180,7 @@ def probe_settings(
     ):
         if pattern:
             settings[key] = posix(pattern, name)
-    if config.probes_step_range:  # a whole name
-        settings["probe_step_range"] = f"^({posix(config.probes_step_range, 'probes.step-range')})$"
+    settings |= step_settings(config)
     scopes = {
         "probe_range": ("filter.range", config.range),
         "probe_operator": ("filter.operator", config.operator),
@@ -187,10 +194,7 @@ def probe_settings(
         if config.launch_count is not None:
             settings["probe_count"] = config.launch_count
     if config.probes_window:
-        unit, _, numbers = config.probes_window.partition(" ")
-        length, period = (float(number) for number in numbers.split("/"))
-        scale = _SECOND if unit == "seconds" else 1
-        settings["probe_window"] = f"{unit} {round(length * scale)} {round(period * scale)}"
+        settings["probe_window"] = "{} {} {}".format(*window_numbers(config.probes_window))
     if config.probes_overhead_budget:
         settings["probe_budget"] = round(config.probes_overhead_budget * 1e6)
         settings["probe_factor"] = round(100 * slowdown)  # in per cent

@@ -18,7 +18,7 @@ from pasta.run.directory import SCHEMA, RunDirectory
 from pasta.run.naming import joined, place_in_job
 from pasta.runtime.clock import host_clock
 from pasta.runtime.limits import DISK_ERRORS, failures_of, store_results
-from pasta.table import counted
+from pasta.table import counted, formatted
 from pasta.version import VERSION
 
 if TYPE_CHECKING:
@@ -93,6 +93,22 @@ class RunWriter:
             for uuid, rates in every.get(backend.name, {}).items()
         }
 
+    @property
+    def _observed(self) -> int:
+        """Time from the process's start to its last event, ns."""
+        return max(0, self.inventory.last_time - self.pipeline.context.process.start_time)
+
+    def _window(self) -> Iterator[str]:
+        """How much of the run a recording window covered."""
+        if not self.config.window:
+            return
+        whole, stopped = self._observed, self.inventory.stopped
+        on = formatted(max(0, whole - stopped), "ns")
+        yield (
+            f"profiling was on for {on} of {formatted(whole, 'ns')} (run.window = "
+            f"{self.config.window!r}): results cover this part"
+        )
+
     def _manifest(self, ended: Ended) -> dict[str, Any]:
         inventory, ring, run = self.inventory, self.ring, self.pipeline.context.process
         process = inventory.process
@@ -114,7 +130,7 @@ class RunWriter:
             "environment": environment,
             "start": {"realtime_ns": run.start_realtime, "monotonic_ns": run.start_time},
             "clock": host_clock(),
-            "observed_ns": max(0, inventory.last_time - run.start_time),
+            "observed_ns": self._observed,
             "ended": {"text": str(ended), **ended._asdict()},
             "consumer": {0: "afterwards", 1: "embedded", 2: "collector"}.get(ring.consumer),
             "sources": inventory.sources,
@@ -150,8 +166,9 @@ class RunWriter:
         """Writes the remaining parts of the run. Raises OSError if the disk is full."""
         # if results cannot be written, the ring is kept for a later attempt
         self._attempt("results", self._write_results, fatal=DISK_ERRORS)
+        self.warnings.extend(self._window())
         self.warnings.extend(_advice(self.pipeline, self.ring, self.dropped, self.trace))
-        if self.steps is not None and self.pipeline.probes is not None:
+        if self.steps is not None and (self.pipeline.probes is not None or self.config.window):
             self.warnings.extend(filter(None, [self.steps.text()]))
         left_out = sum(self.recorder.left_out.values()) if self.recorder else 0
         if left_out:

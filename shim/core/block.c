@@ -13,7 +13,7 @@ PASTA_EXPORT int pasta_block_is_read(void) {
 }
 
 /* Starts profiling; returns the position at which the block's events begin.  The ring keeps earlier
- * events too.  `was_on`: the state that pasta_block_end restores; `number`: of the block, which its
+ * events too.  `was_on`: whether it was started before, which pasta_block_end restores; `number`: of the block, which its
  * reader passes on. */
 PASTA_EXPORT uint64_t pasta_block_begin(int *was_on, uint32_t *number) {
     static uint32_t blocks;
@@ -28,8 +28,7 @@ PASTA_EXPORT uint64_t pasta_block_begin(int *was_on, uint32_t *number) {
     } while (__atomic_load_n(&r->released, __ATOMIC_SEQ_CST) != from);
     /* read after `reader` is set: a consumer that did not see that has released nothing behind it */
     uint64_t begin = __atomic_load_n(&r->tail, __ATOMIC_SEQ_CST);
-    *was_on = pasta_profiling_is_on();
-    pasta_profiling_set(true, PASTA_ORIGIN_api);
+    *was_on = pasta_profiling_hold();
     return begin;
 }
 
@@ -38,7 +37,7 @@ PASTA_EXPORT uint64_t pasta_block_end(int was_on) {
     pasta_ring *r = pasta_same_process() ? pasta_ring_mine() : NULL;
     /* first: a reader that does not see it has seen no later tail than the one returned */
     if (r) __atomic_store_n(&r->ends, 1, __ATOMIC_SEQ_CST);
-    pasta_profiling_set(was_on, PASTA_ORIGIN_api);
+    pasta_profiling_release(was_on);
     return r ? __atomic_load_n(&r->tail, __ATOMIC_SEQ_CST) : 0;
 }
 

@@ -52,6 +52,15 @@ void pasta_ring_back_all(void); /* backs all segments, as far as the file system
 /* Backs the arena of strings up to `end`; false when full. */
 bool pasta_ring_commit_arena(pasta_ring *r, uint64_t end);
 
+/* ---- profiling.c ---- */
+void pasta_profiling_begin(void); /* before there is a ring */
+void pasta_profiling_start(bool on, uint32_t origin); /* of pasta_profiling_set, in a ring */
+void pasta_profiling_limit(void); /* from now on, by time: run.duration and run.window */
+void pasta_profiling_step(uint64_t number);
+/* Starts profiling for a block, outside of windows too; whether it was started before, which `release` restores. */
+bool pasta_profiling_hold(void);
+void pasta_profiling_release(bool started);
+
 /* ---- strings.c ---- */
 const char *pasta_interned(uint32_t id, size_t *length); /* text without a NUL, or NULL */
 

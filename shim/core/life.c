@@ -4,11 +4,9 @@
 #include <fcntl.h>
 #include <link.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "internal.h"
@@ -132,6 +130,7 @@ static bool open_ring(void) {
     if (pasta_ring_mine()) return true;
     if (refused) return false;
     pasta_say_keep_stderr();
+    pasta_profiling_begin();
     if (pasta_ring_create(why, sizeof why)) return true;
     refused = true;
     pasta_say("%s: this process is not profiled", why);
@@ -174,32 +173,6 @@ static void publish_start(uint32_t source, const char *version) {
     pasta_publish(e);
 }
 
-static bool over; /* run.duration has passed */
-
-static void *end_profiling(void *unused) {
-    (void)unused;
-    uint64_t left = pasta_config_u64("duration_ms", 0);
-    struct timespec rest = {(time_t)(left / 1000), (long)(left % 1000) * 1000000};
-    pthread_setname_np(pthread_self(), "pasta-duration");
-    while (nanosleep(&rest, &rest) != 0 && errno == EINTR) continue;
-    __atomic_store_n(&over, true, __ATOMIC_RELEASE);
-    pasta_profiling_set(false, PASTA_ORIGIN_limit);
-    return NULL;
-}
-
-/* From the first use of an accelerator on. */
-static void limit_duration(void) {
-    if (pasta_config_u64("duration_ms", 0) == 0 || pasta_is_late() || pasta_is_sandboxed()) return;
-    pthread_t thread;
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    int error = pthread_create(&thread, NULL, end_profiling, NULL);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (error == 0) pthread_detach(thread);
-    else pasta_say("run.duration has no effect: cannot create a thread (%s)", strerror(error));
-}
-
 /* True on a source's first registration.  The launcher reads which sources there are, and the variables that select
  * devices: a program may have set them since another source was registered. */
 static bool register_source(pasta_ring *r, uint32_t source) {
@@ -225,7 +198,7 @@ bool pasta_use(const char *source, const char *version) {
         used = true;
         register_exit();
         consumer->start(consumer_ran);
-        limit_duration();
+        if (!pasta_is_late() && !pasta_is_sandboxed()) pasta_profiling_limit();
         __atomic_store_n(&r->used, 1, __ATOMIC_RELEASE);
     }
     pthread_mutex_unlock(&opening);
@@ -263,38 +236,9 @@ static void before_restriction(bool every_thread) {
     pasta_ring_back_all();
 }
 
-/* ---- profiling on and off ---- */
-
-enum { MAX_CHANGED = 8 };
-static void (*profiling_changed[MAX_CHANGED])(bool on);
-
-void pasta_on_profiling(void (*changed)(bool on)) {
-    for (int i = 0; i < MAX_CHANGED; i++) {
-        void (*none)(bool) = NULL;
-        if (__atomic_compare_exchange_n(&profiling_changed[i], &none, changed, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE) ||
-            none == changed)
-            return;
-    }
-    pasta_log("too many profiling hooks");
-}
-
 void pasta_profiling_set(bool on, uint32_t origin) {
-    if (!pasta_open() || pasta_ring_stopped() == !on) return;
-    if (on && __atomic_load_n(&over, __ATOMIC_ACQUIRE)) return;
-    pasta_ring_stop(!on);
-    pasta_profiling *e = on ? PASTA_BEGIN_AS(profiling_start, profiling, PASTA_NO_DEVICE, PASTA_NO_CONTEXT, PASTA_NO_STREAM)
-                            : PASTA_BEGIN_AS(profiling_stop, profiling, PASTA_NO_DEVICE, PASTA_NO_CONTEXT, PASTA_NO_STREAM);
-    if (e) {
-        e->origin = origin;
-        pasta_publish(e);
-    }
-    for (int i = 0; i < MAX_CHANGED; i++) {
-        void (*changed)(bool) = __atomic_load_n(&profiling_changed[i], __ATOMIC_ACQUIRE);
-        if (changed) changed(on);
-    }
+    if (pasta_open()) pasta_profiling_start(on, origin);
 }
-
-bool pasta_profiling_is_on(void) { return !pasta_ring_stopped(); }
 
 void pasta_life_load(const pasta_consumer *reader) {
     consumer = reader;

@@ -196,7 +196,6 @@ pasta_ring *pasta_ring_create(char *why, size_t why_size) {
     close(fd);
     r->sequence = sequence - 1;
     memcpy(ring_path, path, sizeof ring_path);
-    pasta_ring_stop(!pasta_config_u64("start", 1));
     /* the collector recognises a ring by its magic: last */
     __atomic_store_n(&r->magic, PASTA_MAGIC, __ATOMIC_RELEASE);
     __atomic_store_n(&pasta_ring_opened, r, __ATOMIC_RELEASE);

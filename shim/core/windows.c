@@ -173,7 +173,7 @@ void pasta_probe_patches(uint64_t first_ns) { pasta_budget_patches(first_ns); }
 
 void pasta_probe_step(void) {
     prepare_process();
-    __atomic_fetch_add(&steps, 1, __ATOMIC_RELAXED);
+    pasta_profiling_step(__atomic_add_fetch(&steps, 1, __ATOMIC_RELAXED));
 }
 
 /* The open range that began this thread's last step: its stack, and how many ranges of that stack are

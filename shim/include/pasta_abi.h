@@ -224,6 +224,7 @@ PASTA_INTEGER(pasta_origin, uint32_t,
     PASTA_ORIGIN_roctx = 4,
     PASTA_ORIGIN_framework = 5, /* record_function and equivalents */
     PASTA_ORIGIN_limit = 6,     /* run.duration elapsed */
+    PASTA_ORIGIN_window = 7,    /* run.window opened or closed */
 )
 
 PASTA_INTEGER(pasta_role, uint32_t,

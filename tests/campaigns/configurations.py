@@ -43,7 +43,7 @@ NASTY = [
 _OPTIONS = [
     "-t", "-c", "--set", "--tool-path", "-k", "--exclude", "-s", "--launch-count", "--range",
     "--backend", "--profile-from-start", "--overhead-budget", "--duration", "--max-size", "-o",
-    "--root",
+    "--root", "--window",
 ]  # fmt: skip
 _FLAGS = [
     "--live", "--record", "--record-accesses", "--rotate", "-f", "--no-children", "--collector",

@@ -66,12 +66,68 @@ def test_profiling_ends_after_its_duration(pasta_preload: Any, compile_c: Any) -
     done = pasta_preload(program, options=("--duration", "150ms"))
     assert (done.exit_status, done.stdout) == (3, "done\n")
     assert 2 <= done.run.launches <= 40  # a start after it changes nothing
-    (stop,) = [
-        row
-        for path in done.run.path.glob("events/profiling_stop-*")
-        for row in pq.read_table(path).to_pylist()
-    ]
+    (stop,) = stops(done.run)
     assert stop["origin"] == "limit"
+
+
+#: Steps of one launch each; a range is open in each; the program stops profiling for some.
+STEPS = """
+#include "pasta.h"
+int main(void) {
+    for (int i = 0; i < 30; i++) {
+        if (i == 10) pasta_stop();
+        if (i == 20) pasta_start();
+        pasta_range_push("iteration");
+        launch(1);
+        pasta_range_pop();
+        pasta_step();
+    }
+    return 0;
+}
+"""
+
+
+def stops(run: Any) -> list[dict[str, Any]]:
+    """Records of the ends of profiling."""
+    found = run.path.glob("events/profiling_stop-*")
+    return [row for path in found for row in pq.read_table(path).to_pylist()]
+
+
+@pytest.mark.main
+def test_windows_of_seconds(pasta_preload: Any, compile_c: Any) -> None:
+    program = compile_c(LOOP, "-DACCELERATED", name="loop")
+    done = pasta_preload(program, options=("--window", "seconds 0.1/0.2"))
+    assert (done.exit_status, done.stdout) == (3, "done\n")
+    assert 5 <= done.run.launches <= 60  # of 66
+    ends = stops(done.run)
+    assert len(ends) >= 3 and {each["origin"] for each in ends} == {"window"}
+    assert any(
+        re.fullmatch(r"profiling was on for .* \(run.window = 'seconds 0.1/0.2'\): .*", line)
+        for line in done.run.manifest["warnings"]
+    )
+
+
+def test_a_window_ends_with_the_duration(pasta_preload: Any, compile_c: Any) -> None:
+    program = compile_c(LOOP, "-DACCELERATED", name="loop")
+    options = ("--window", "seconds 0.05/0.1", "--duration", "230ms")
+    origins = [each["origin"] for each in stops(pasta_preload(program, options=options).run)]
+    assert origins == ["window", "window", "limit"]
+
+
+@pytest.mark.main
+def test_windows_of_steps(pasta_preload: Any, compile_c: Any) -> None:
+    program = compile_c(STEPS)
+    done = pasta_preload(program, options=("--window", "steps 2/6"))
+    # steps 0, 1, 6, 7, 24 and 25, not the stopped 12, 13, 18 and 19
+    assert done.run.launches == 6
+
+
+def test_windows_of_ranges_that_are_steps(pasta_preload: Any, compile_c: Any) -> None:
+    program = compile_c(STEPS.replace("pasta_step();", ""))
+    options = ("--window", "steps 2/6", "--set", "probes.step-range=iter.*")
+    done = pasta_preload(program, options=options)
+    # the first range begins step 1: ranges 0, 5, 6, 23, 24 and 29
+    assert done.run.launches == 6
 
 
 @pytest.mark.main

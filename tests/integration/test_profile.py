@@ -51,6 +51,27 @@ def test_launches_of_blocks(pasta_preload, python_program, consumer: str, start:
     assert done.notes == []
 
 
+OUTSIDE_WINDOWS = """
+import pasta
+launch(5)
+pasta.step()
+launch(3)  # the window is closed
+with pasta.profile("kernel_freq") as run:
+    launch(7)
+    pasta.step()
+    launch(2)
+launch(3)
+print(sum(run.arrow("kernel_freq")["launches"].to_pylist()), pasta.is_active())
+"""
+
+
+def test_blocks_outside_of_windows(pasta_preload, python_program) -> None:
+    path = python_program(OUTSIDE_WINDOWS)
+    done = pasta_preload(sys.executable, path, options=("--window", "steps 1/1000"))
+    assert (done.exit_status, done.stdout) == (0, "9 False\n"), done.stderr
+    assert done.run.launches == 14
+
+
 MARKS = """
 import pasta
 launch(1)

@@ -242,6 +242,31 @@ static void case_stop(void) {
     CHECK(consume(&c, false) == 6 && !dropped_in_all(c.ring));
 }
 
+static bool announced;
+static void on_change(bool on) { __atomic_store_n(&announced, on, __ATOMIC_RELEASE); }
+
+static void *switch_often(void *odd) {
+    for (unsigned i = 0; i < 2000; i++) pasta_profiling_set(i % 2 == (odd ? 1 : 0), PASTA_ORIGIN_api);
+    return NULL;
+}
+
+/* What was announced last holds, whichever thread was the last to switch. */
+static void case_switches(void) {
+    consumer c = open_ring();
+    pthread_t threads[4];
+    pasta_on_profiling(on_change);
+    for (unsigned round = 0; round < 20; round++) {
+        for (uintptr_t t = 0; t < 4; t++) CHECK(!pthread_create(&threads[t], NULL, switch_often, (void *)(t % 2)));
+        for (unsigned t = 0; t < 4; t++) pthread_join(threads[t], NULL);
+        CHECK(announced == pasta_profiling_is_on());
+        bool held = pasta_profiling_hold();
+        CHECK(pasta_profiling_is_on() && announced);
+        pasta_profiling_release(held);
+        CHECK(pasta_profiling_is_on() == held && announced == held);
+        consume(&c, false);
+    }
+}
+
 /* ---- records that are never finished ---- */
 
 static void case_torn(void) {
@@ -674,6 +699,7 @@ static const test_case cases[] = {
     {"commit_wraps", case_commit_wraps},
     {"cap", case_cap},
     {"stop", case_stop},
+    {"switches", case_switches},
     {"torn", case_torn},
     {"stale", case_stale},
     {"killed", case_killed},

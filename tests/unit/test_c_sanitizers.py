@@ -49,6 +49,7 @@ CASES = (
     Case("cap", 2 * MIB),
     Case("cap", 7 * MIB),
     Case("stop"),
+    Case("switches"),
     Case("torn"),
     Case("stale", 2 * MIB),
     Case("killed"),

@@ -15,7 +15,7 @@ from pasta.plugins import find_tools
 from pasta.probes.windows import StepRanges
 from pasta.processors.sampling import Estimate, Sampling, estimate
 from pasta.runtime.probe_plan import probe_settings
-from pasta.settings import parse_budget, parse_window
+from pasta.settings import parse_budget, parse_recording_window, parse_window
 from pasta.testing import Events, run_tool
 
 # ---- settings
@@ -50,6 +50,13 @@ def test_windows(text: str, window: str) -> None:
 def test_invalid_windows(text: str) -> None:
     with pytest.raises(ValueError, match="launches 100/1000"):
         parse_window(text)
+
+
+def test_recording_windows() -> None:
+    assert parse_recording_window(" seconds 0.5/10") == "seconds 0.5/10"
+    for text in ("launches 1/2", "1/10", "minutes 1/2", "seconds 0.001/1"):
+        with pytest.raises(ValueError, match=r"^.seconds 1/10., of .* or .steps 1/100.$"):
+            parse_recording_window(text)
 
 
 def test_budgets() -> None:

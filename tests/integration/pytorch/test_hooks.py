@@ -346,3 +346,20 @@ def test_children_inherit_the_programs_environment(pasta_preload, program) -> No
     assert "LD_PRELOAD" not in os.environ
     path = program("import torch, os; print(os.environ['LD_PRELOAD'].count('libpasta'))")
     assert pasta_preload(sys.executable, path, options=TORCH).stdout == "1\n"
+
+
+def test_windows_of_steps_that_are_ranges(pasta_preload, program) -> None:
+    """Ranges are followed while no window is open; operators are not."""
+    path = program("""
+import torch
+a = torch.ones(3)
+for number in range(9):
+    with torch.profiler.record_function(f"step {number}"):
+        torch.mul(a, a)
+    torch.add(a, a)
+""")
+    steps = ("--window", "steps 1/4", "--set", "probes.step-range=step [0-9]")
+    done = pasta_preload(sys.executable, path, options=("-t", "operators", *steps))
+    calls = {row["operator"]: row["calls"] for row in table(done.run, "operators", "operators")}
+    # the first range begins step 1: of steps 4 and 8, the ranges 3 and 7 with the operator behind
+    assert (calls["aten::mul"], calls["aten::add"]) == (2, 2), done.stderr

@@ -95,7 +95,6 @@ class Callback {
     void enable_locked(bool on) {
         on_ = on;
         operators_.enable(on && !paused_);
-        ranges_.enable(on); // steps may be ranges
         sampler.activate(on && needed_ && !paused_);
     }
 
