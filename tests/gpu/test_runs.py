@@ -13,6 +13,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
@@ -138,6 +139,24 @@ def test_profiling_ends_after_its_duration(native: Run, profiled: Run, python: s
     launches = run.table("kernel_launch", ["time"])
     (stop,) = stops.column("time").to_pylist()
     assert launches.num_rows > 0 and pc.max(launches["time"]).as_py() <= stop
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("tools", ["operators,kernel_freq", "access_count,operators"])
+def test_windows(native: Run, profiled: Run, python: str, tools: str) -> None:
+    """Through CUPTI, and through the Sanitizer with patches that come and go."""
+    command = (python, *GPT, "--steps", "600")
+    run = profiled(*command, options=("--window", "seconds 0.3/1", "-t", tools))
+    assert (run.status, run.stdout) == (0, native(*command).stdout), run.stderr
+    starts = run.table("profiling_start").column("time").to_pylist()
+    stops = run.table("profiling_stop").column("time").to_pylist()
+    assert len(stops) >= 2 and set(run.table("profiling_stop")["origin"].to_pylist()) == {"window"}
+    launches = np.asarray(run.table("kernel_launch", ["time"])["time"])
+    # of threads that were at it when the window closed
+    late = [np.sum((launches > stop + 10**7) & (launches < start))
+            for stop, start in zip(stops, starts, strict=False)]  # fmt: skip
+    assert len(launches) > 0 and not any(late)
+    assert np.sum(launches > starts[0]) > 0
 
 
 RANKS = """

@@ -23,20 +23,10 @@ RING_SOURCES = (
     *(
         ROOT / "shim" / "core" / f"{name}.c"
         for name in (
-            *(
-                "budget",
-                "call_paths",
-                "cfi",
-                "config",
-                "exec",
-                "hash",
-                "life",
-                "loadable",
-                "profiling",
-            ),
-            *("objects", "observers", "process", "processes", "python_frames", "python_objects"),
-            *("ring", "sandbox", "say", "scope", "select", "shapes", "strings", "unwind"),
-            "windows",
+            *("budget", "call_paths", "cfi", "config", "exec", "hash", "life", "loadable"),
+            *("objects", "observers", "process", "processes", "profiling", "python_frames"),
+            *("python_objects", "ring", "sandbox", "say", "scope", "select", "shapes", "strings"),
+            *("unwind", "windows"),
         )
     ),
     ROOT / "shim" / "python" / "reader.c",
