@@ -62,10 +62,13 @@ def claim(table: int, shift: int, key: int, rows: int, tries: int) -> int:
 
 
 def place_of(at: int, shift: int, key: int) -> int:
-    """Which of four rows has a key; 4: none."""
-    for i in range(4):
-        if load_u64_volatile(at + (i << shift)) == key:
-            return i
+    """Which of four rows has a key; 4: none. They are loaded at once."""
+    a = load_u64_volatile(at)
+    b = load_u64_volatile(at + (1 << shift))
+    c = load_u64_volatile(at + (2 << shift))
+    d = load_u64_volatile(at + (3 << shift))
+    if (a == key) | (b == key) | (c == key) | (d == key):
+        return (b == key) + 2 * (c == key) + 3 * (d == key)
     return 4
 
 
@@ -183,11 +186,12 @@ def group_sum(group: int, amount: int) -> int:
     """Sum over the lanes of `group`, which all call this with their own amount."""
     total = 0
     bit = 0
-    while any_sync(group, lshr(amount, bit)):
-        total += popc(ballot_sync(group, lshr(amount, bit) & 1)) << bit
-        bit += 1
-        if bit == 64:
-            break
+    if any_sync(group, amount):
+        while True:  # tested at its end: LLVM does not rotate loops that begin with a vote
+            total += popc(ballot_sync(group, lshr(amount, bit) & 1)) << bit
+            bit += 1
+            if bit == 64 or any_sync(group, lshr(amount, bit)) == 0:
+                break
     return total
 
 
