@@ -28,6 +28,8 @@ static void range_begins(uint32_t name) {
 
 static void range_ends(void) { pasta_probe_range_pop(PASTA_RANGE_STACK(PASTA_ORIGIN_framework, NO_DOMAIN)); }
 
+static bool steps_are_ranges(void) { return pasta_select_asks(PASTA_SELECT_STEP); }
+
 static pasta_framework api __attribute__((aligned(64))) = {
     .version = PASTA_FRAMEWORK_VERSION,
     .reserve_on = pasta_reserve_on,
@@ -39,6 +41,7 @@ static pasta_framework api __attribute__((aligned(64))) = {
     .stack = stack_of_thread,
     .range_begins = range_begins,
     .range_ends = range_ends,
+    .steps_are_ranges = steps_are_ranges,
     .capturing = &pasta_capturing,
     .captured = pasta_captured,
     .tap = pasta_tap_set,

@@ -9,7 +9,7 @@
 
 #include "pasta_abi.h"
 
-#define PASTA_FRAMEWORK_VERSION 8
+#define PASTA_FRAMEWORK_VERSION 9
 #define PASTA_FRAMEWORK_SYMBOL "pasta_framework_api"
 
 /* Called with each record of this process at its publication, but not with those of the framework's hooks.
@@ -43,6 +43,8 @@ typedef struct pasta_framework {
     /* A range of this name begins or ends, nested on its thread: windows of probes may count it as a step. */
     void (*range_begins)(uint32_t name);
     void (*range_ends)(void);
+    /* Whether it may: then ranges are reported while profiling is stopped, too. */
+    bool (*steps_are_ranges)(void);
     /* Sets the tap; NULL: none, though calls on other threads may not have returned. */
     void (*tap)(pasta_tap *tap);
     /* Text of a string id, without a NUL, or NULL.  Valid as long as the process. */

@@ -95,6 +95,7 @@ class Callback {
     void enable_locked(bool on) {
         on_ = on;
         operators_.enable(on && !paused_);
+        ranges_.enable(on || library->steps_are_ranges());
         sampler.activate(on && needed_ && !paused_);
     }
 
