@@ -8,12 +8,11 @@
 
 #include "internal.h"
 
-enum { MAX_KEYS = 64 };
 static const char SEPARATORS[] = "\x1f\n";
 
-static struct {
+static struct entry {
     const char *key, *value;
-} entries[MAX_KEYS];
+} *entries;
 static int entry_count;
 static bool wanted;
 
@@ -21,8 +20,14 @@ void pasta_config_load(void) {
     const char *text = getenv("PASTA_SHIM");
     if (!text || entry_count) return;
     char *copy = strdup(text), *rest = NULL;
-    if (!copy) return;
-    for (char *item = strtok_r(copy, SEPARATORS, &rest); item && entry_count < MAX_KEYS; item = strtok_r(NULL, SEPARATORS, &rest)) {
+    size_t most = 1;
+    for (const char *at = text; *(at += strcspn(at, SEPARATORS)); at++) most++;
+    entries = copy ? calloc(most, sizeof *entries) : NULL;
+    if (!entries) {
+        free(copy);
+        return;
+    }
+    for (char *item = strtok_r(copy, SEPARATORS, &rest); item; item = strtok_r(NULL, SEPARATORS, &rest)) {
         char *equals = strchr(item, '=');
         if (!equals) continue;
         *equals = '\0';

@@ -691,6 +691,24 @@ static void case_restricted(void) {
     CHECK(publish(0, taken) && consume(&c, false) == taken + 2); /* with the event that reports the loss */
 }
 
+/* ---- configuration ---- */
+
+enum { KEYS = 100 };
+
+/* Puts keys before those of the test. */
+static void add_keys(void) {
+    static char text[1 << 14];
+    size_t length = 0;
+    for (unsigned i = 0; i < KEYS; i++) length += (size_t)snprintf(text + length, sizeof text - length, "key%u=%u\x1f", i, i);
+    snprintf(text + length, sizeof text - length, "%s", getenv("PASTA_SHIM"));
+    setenv("PASTA_SHIM", text, 1);
+}
+
+static void case_keys(void) {
+    consumer c = open_ring(); /* by the keys of the test */
+    CHECK(c.ring && pasta_config_u64("key0", KEYS) == 0 && pasta_config_u64("key99", KEYS) == 99);
+}
+
 static const test_case cases[] = {
     {"order", case_order},
     {"wrap", case_wrap},
@@ -719,12 +737,14 @@ static const test_case cases[] = {
     {"ahead_many", case_ahead_many},
     {"full_many", case_full_many},
     {"restricted", case_restricted},
+    {"keys", case_keys},
 };
 
 /* Before the library's own constructor, so that its fork handler comes before the library's. */
 __attribute__((constructor(101))) static void early(void) {
     const char *first = getenv("TEST_FIRST_HANDLER");
     if (first) pthread_atfork(NULL, NULL, first_handler);
+    if (getenv("TEST_KEYS")) add_keys();
 }
 
 int main(int count, char **arguments) {

@@ -68,6 +68,7 @@ CASES = (
     Case("ahead_many"),
     Case("full_many", says=FULL),
     Case("restricted"),
+    Case("keys", environment={"TEST_KEYS": "1"}),
 )
 
 
