@@ -61,15 +61,19 @@ def claim(table: int, shift: int, key: int, rows: int, tries: int) -> int:
     return rows
 
 
+def which_of(key: int, a: int, b: int, c: int, d: int) -> int:
+    """Which of four keys is this one; 4: none."""
+    if (a == key) | (b == key) | (c == key) | (d == key):
+        return (b == key) + 2 * (c == key) + 3 * (d == key)
+    return 4
+
+
 def place_of(at: int, shift: int, key: int) -> int:
     """Which of four rows has a key; 4: none. They are loaded at once."""
     a = load_u64_volatile(at)
     b = load_u64_volatile(at + (1 << shift))
     c = load_u64_volatile(at + (2 << shift))
-    d = load_u64_volatile(at + (3 << shift))
-    if (a == key) | (b == key) | (c == key) | (d == key):
-        return (b == key) + 2 * (c == key) + 3 * (d == key)
-    return 4
+    return which_of(key, a, b, c, load_u64_volatile(at + (3 << shift)))
 
 
 def claim_one(at: int, shift: int, key: int, first: int, claims: int, most: int) -> int:
@@ -114,8 +118,9 @@ def claim_bounded(
         b = load_u64(at + (1 << shift))
         c = load_u64(at + (2 << shift))
         d = load_u64(at + (3 << shift))
-        if (a == key) | (b == key) | (c == key) | (d == key):
-            return row + (b == key) + 2 * (c == key) + 3 * (d == key)
+        there = which_of(key, a, b, c, d)
+        if there < 4:
+            return row + there
         if (a == 0) | (b == 0) | (c == 0) | (d == 0):
             first = (a != 0) + ((a != 0) & (b != 0)) + ((a != 0) & (b != 0) & (c != 0))
             i = claim_one(at, shift, key, first, claims, most)
