@@ -34,8 +34,8 @@ MAX_BYTES = 2**60
 MAX_MILLISECONDS = 10**12
 MAX_PATH, MAX_NAME, MAX_TEXT = 3500, 200, 10_000
 _MIN_PERIOD, _MAX_PERIOD = 1e-6, 10**9
-#: Shortest recording window of seconds.
-_MIN_RECORDED_NS = 10**7
+#: Shortest recording window.
+_MIN_RECORDED_SECONDS = 0.01
 _TRUE, _FALSE = {"true", "yes", "on", "1"}, {"false", "no", "off", "0"}
 
 
@@ -80,20 +80,21 @@ def parse_recording_window(value: object) -> str:
         window = parse_window(value)
     except ValueError:
         raise problem from None
-    if window.startswith("launches"):
-        raise problem
-    unit, length, _ = window_numbers(window) if window else ("", 0, 0)
-    if unit == "seconds" and length < _MIN_RECORDED_NS:  # profiling would switch all the time
+    unit, _, numbers = window.partition(" ")
+    # in shorter ones profiling would switch all the time
+    short = unit == "seconds" and float(numbers.split("/")[0]) < _MIN_RECORDED_SECONDS
+    if unit == "launches" or short:
         raise problem
     return window
 
 
-def window_numbers(window: str) -> tuple[str, int, int]:
-    """Unit, length and period of a window that `parse_window` returned; seconds in ns."""
+def native_window(window: str) -> str:
+    """A window that `parse_window` returned, for libpasta: unit, length and period; seconds in
+    ns."""
     unit, _, numbers = window.partition(" ")
     scale = 10**9 if unit == "seconds" else 1
     length, period = (round(float(number) * scale) for number in numbers.split("/"))
-    return unit, length, period
+    return f"{unit} {length} {period}"
 
 
 def parse_window(value: object) -> str:

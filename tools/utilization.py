@@ -631,7 +631,7 @@ class Utilization(Tool):
                 f"{short:,} of {counted(every, 'kernel')} ({share}) took less"
                 f" than {formatted(self.short, 'ns')}"
             )
-        if self.use.stops:
+        if self.use.stops.past:
             notes.append("time without profiling is host time on the critical path")
         if self.use.unplaced:
             notes.append(f"{counted(self.use.unplaced, 'completion')} of unknown devices left out")

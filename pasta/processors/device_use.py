@@ -29,6 +29,7 @@ from pasta.processors.gaps import GapSite
 from pasta.processors.histogram import DurationSummary
 from pasta.processors.launch_waves import LaunchWaves
 from pasta.processors.operator_names import user_lines
+from pasta.processors.stops import Stops
 
 if TYPE_CHECKING:
     import re
@@ -244,8 +245,7 @@ class DeviceUse:
         self.begin = begin
         #: Latest time in all batches, and in all but the last one.
         self.end = self._before = self.begin
-        self._stopped_since: int | None = None
-        self.stops: list[tuple[int, int]] = []
+        self.stops = Stops()
         self.unplaced = 0
         self.kernels: dict[int, Kernels] = {}  # by device
         self._waves = LaunchWaves()
@@ -266,7 +266,7 @@ class DeviceUse:
         for number in batch["context_create"]["device"].tolist():
             self._device(number)
         self._waves.add_devices(batch["device"])
-        self._follow_stops(batch)
+        self._exclude(self.stops.feed(batch))
         if self._follow is None:
             self._follow_host(batch)
         self._submit(batch, context)
@@ -315,25 +315,14 @@ class DeviceUse:
             return None
         if number not in self.devices:
             made = Device(self.begin, self._follow)
-            made.activity.add(self._stopped(self.stops))
+            made.activity.add(self._stopped(self.stops.past))
             self.devices[number] = made
         return self.devices[number]
 
-    def _follow_stops(self, batch: Batch) -> None:
+    def _exclude(self, stops: list[tuple[int, int]]) -> None:
         """Exclude times without profiling from gaps."""
-        for event in batch.merged("profiling_start", "profiling_stop"):
-            time = int(event["time"])
-            if event["kind"] == abi.KINDS["profiling_stop"]:
-                self._stopped_since = time if self._stopped_since is None else self._stopped_since
-            elif self._stopped_since is not None:
-                self._stop_until(time)
-
-    def _stop_until(self, time: int) -> None:
-        if self._stopped_since is not None and time > self._stopped_since:
-            self.stops.append((self._stopped_since, time))
-            for device in self.devices.values():
-                device.activity.add(self._stopped(self.stops[-1:]))
-        self._stopped_since = None
+        for device in self.devices.values() if stops else ():
+            device.activity.add(self._stopped(stops))
 
     @staticmethod
     def _stopped(stops: list[tuple[int, int]]) -> NDArray[Any]:
@@ -495,7 +484,7 @@ class DeviceUse:
         if until is None:
             pending = self._launches.pending["submitted"]
             until = min(self._before, int(pending.min(initial=_FOREVER)))
-            until = min(until, self._stopped_since or _FOREVER) - self._delay
+            until = min(until, self.stops.since or _FOREVER) - self._delay
             swept = max((device.activity.swept for device in self.devices.values()), default=0)
             if until - swept < self._delay // 2:
                 return  # work that waits is sorted at every sweep
@@ -561,8 +550,9 @@ class DeviceUse:
 
     def finish(self) -> None:
         """Adds the remaining work at the end of the run."""
-        if self._stopped_since is not None:
-            self._stop_until(self.end)
+        ended = len(self.stops.past)
+        self.stops.end(self.end)
+        self._exclude(self.stops.past[ended:])
         self._sweep(self.end)
         if self.path is not None:
             self.path.sweep(self.end + 1)

@@ -8,6 +8,7 @@ from pasta.lazy import np
 from pasta.processors.batch import ABSENT_U64, Batch
 from pasta.processors.collectives import link_bandwidths
 from pasta.processors.context import Process
+from pasta.processors.stops import Stops
 from pasta.processors.strings import Strings
 from pasta.processors.symbols import Code
 from pasta.run.directory import RunDirectory
@@ -57,9 +58,7 @@ class Inventory:
         #: Native code in call paths.
         self.codes: set[Code] = set()
         self.last_time = 0
-        #: Time in which profiling was stopped, ns, before the stop that has not ended: since then.
-        self._stopped = 0
-        self._stopped_since = 0
+        self.stops = Stops()
 
     def add(self, batch: Batch) -> None:
         """Counts the events of a batch and learns from it."""
@@ -69,22 +68,6 @@ class Inventory:
                 self.last_time = max(self.last_time, int(records["time"][-1]))
         self._count_samples(batch["pc_sample"])
         self.learn(batch)
-
-    @property
-    def stopped(self) -> int:
-        """Time from the first stop of profiling on in which it was stopped, ns."""
-        return self._stopped + (self.last_time - self._stopped_since if self._stopped_since else 0)
-
-    def _follow_profiling(self, batch: Batch) -> None:
-        from pasta import abi
-
-        for event in batch.merged("profiling_start", "profiling_stop"):
-            time = int(event["time"])
-            if event["kind"] == abi.KINDS["profiling_stop"]:
-                self._stopped_since = self._stopped_since or time
-            elif self._stopped_since:
-                self._stopped += time - self._stopped_since
-                self._stopped_since = 0
 
     def _count_samples(self, samples: Any) -> None:
         located = samples["pc"] != ABSENT_U64
@@ -107,7 +90,7 @@ class Inventory:
                 if record["device"] >= 0 and record["name"]:
                     self.devices[int(record["device"])] = self._strings[int(record["name"])]
         self.link_bandwidth.update(link_bandwidths(batch))
-        self._follow_profiling(batch)
+        self.stops.feed(batch)
 
     def _add_process(self, record: Any) -> None:
         text = self._strings

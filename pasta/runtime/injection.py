@@ -13,7 +13,7 @@ from pasta.frameworks import FRAMEWORKS
 from pasta.frameworks.base import Wanted
 from pasta.run.naming import RANK_VARIABLES, variables_of
 from pasta.runtime.session import Session
-from pasta.settings import window_numbers
+from pasta.settings import native_window
 
 if TYPE_CHECKING:
     from pasta.config import Config
@@ -122,14 +122,13 @@ def _max_image_bytes(session: Session) -> int:
 
 
 def _window_settings(config: Config) -> dict[str, object]:
-    """The recording window: unit, length and period; and the ranges that are steps."""
+    """The recording window, and the ranges that are steps."""
     if not config.window:
         return {}
     from pasta.runtime.probe_plan import step_settings
 
-    unit, length, period = window_numbers(config.window)
-    steps = step_settings(config) if unit == "steps" else {}
-    return {"window": f"{'ns' if unit == 'seconds' else unit} {length} {period}", **steps}
+    steps = step_settings(config) if config.window.startswith("steps") else {}
+    return {"window": native_window(config.window), **steps}
 
 
 def _probe_settings(session: Session) -> dict[str, object]:

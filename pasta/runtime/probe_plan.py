@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from pasta.config import Config
 from pasta.errors import ConfigError
 from pasta.runtime.session import Session
-from pasta.settings import window_numbers
+from pasta.settings import native_window
 
 if TYPE_CHECKING:
     from pasta.probes.device import ProbeSettings
@@ -194,7 +194,7 @@ def probe_settings(
         if config.launch_count is not None:
             settings["probe_count"] = config.launch_count
     if config.probes_window:
-        settings["probe_window"] = "{} {} {}".format(*window_numbers(config.probes_window))
+        settings["probe_window"] = native_window(config.probes_window)
     if config.probes_overhead_budget:
         settings["probe_budget"] = round(config.probes_overhead_budget * 1e6)
         settings["probe_factor"] = round(100 * slowdown)  # in per cent

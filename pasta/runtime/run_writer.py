@@ -102,7 +102,7 @@ class RunWriter:
         """How much of the run a recording window covered."""
         if not self.config.window:
             return
-        whole, stopped = self._observed, self.inventory.stopped
+        whole, stopped = self._observed, self.inventory.stops.total(self.inventory.last_time)
         on = formatted(max(0, whole - stopped), "ns")
         yield (
             f"profiling was on for {on} of {formatted(whole, 'ns')} (run.window = "

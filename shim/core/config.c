@@ -54,6 +54,17 @@ uint64_t pasta_config_u64(const char *key, uint64_t otherwise) {
     return end == value || *end ? otherwise : number;
 }
 
+pasta_window pasta_config_window(const char *key, const char *unit) {
+    const char *text = pasta_config(key);
+    size_t length = strlen(unit);
+    pasta_window found = {0};
+    if (!text || strncmp(text, unit, length) || text[length] != ' ') return found;
+    char *end;
+    found.length = strtoull(text + length, &end, 10);
+    found.period = strtoull(end, NULL, 10);
+    return found;
+}
+
 bool pasta_listens_to(const char *backend) {
     const char *chosen = pasta_config("backend");
     return wanted && (!chosen || !strcmp(chosen, "auto") || !strcmp(chosen, backend));

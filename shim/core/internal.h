@@ -26,6 +26,12 @@ typedef struct pasta_component {
 void pasta_config_load(void);
 const char *pasta_session(void); /* directory of the session, or NULL */
 void pasta_config_forked(void);
+/* The first `length` of each `period`: seconds in ns. */
+typedef struct pasta_window {
+    uint64_t length, period;
+} pasta_window;
+/* A window in a unit ("steps"); its period is 0 without one, or in another unit. */
+pasta_window pasta_config_window(const char *key, const char *unit);
 
 /* ---- process.c ---- */
 extern uint32_t *pasta_fork_page; /* 1 in the process that wrote it, 0 in its forks */

@@ -12,11 +12,7 @@
 enum { STARTED = 1, OPEN = 2, HELD = 4, OVER = 8 }; /* HELD: in a block, whatever window is open; OVER: for good */
 static uint32_t state;
 
-/* The first `length` of each `period` are recorded: ns, or steps. */
-typedef struct {
-    uint64_t length, period; /* 0: there is no window */
-} window;
-static window of_time, of_steps;
+static pasta_window of_time, of_steps; /* that are recorded: ns, steps */
 
 enum { MAX_CHANGED = 8 };
 static void (*profiling_changed[MAX_CHANGED])(bool on);
@@ -74,20 +70,9 @@ void pasta_profiling_step(uint64_t number) {
 
 /* ---- configuration ---- */
 
-static window read_window(const char *unit) {
-    const char *text = pasta_config("window");
-    window found = {0};
-    size_t length = strlen(unit);
-    if (!text || strncmp(text, unit, length)) return found;
-    char *end;
-    found.length = strtoull(text + length, &end, 10);
-    found.period = strtoull(end, NULL, 10);
-    return found;
-}
-
 void pasta_profiling_begin(void) {
-    of_time = read_window("ns ");
-    of_steps = read_window("steps ");
+    of_time = pasta_config_window("window", "seconds");
+    of_steps = pasta_config_window("window", "steps");
     __atomic_store_n(&state, OPEN | (pasta_config_u64("start", 1) ? STARTED : 0), __ATOMIC_RELEASE);
     pasta_ring_stop(!is_on(state));
 }
@@ -102,20 +87,14 @@ static bool wait_until(uint64_t time, uint64_t end) {
     return time < end;
 }
 
-static uint64_t now(void) {
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (uint64_t)time.tv_sec * 1000000000 + (uint64_t)time.tv_nsec;
-}
-
 static void *keep_time(void *unused) {
     (void)unused;
-    uint64_t milliseconds = pasta_config_u64("duration_ms", 0), begun = now(), next;
+    uint64_t milliseconds = pasta_config_u64("duration_ms", 0), begun = pasta_now(), next;
     uint64_t end = milliseconds ? begun + milliseconds * 1000000 : INT64_MAX;
-    window w = of_time.period ? of_time : (window){INT64_MAX, INT64_MAX};
+    pasta_window w = of_time.period ? of_time : (pasta_window){INT64_MAX, INT64_MAX};
     pthread_setname_np(pthread_self(), "pasta-duration");
     do { /* a process may have been stopped for several periods */
-        uint64_t time = now(), into = (time - begun) % w.period;
+        uint64_t time = pasta_now(), into = (time - begun) % w.period;
         open_window(into < w.length);
         next = time - into + (into < w.length ? w.length : w.period);
     } while (wait_until(next, end));

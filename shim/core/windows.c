@@ -26,21 +26,20 @@ static uint64_t begun;      /* first question, ns */
 
 /* ---- configuration ---- */
 
-static void read_window(const char *text) {
-    static const char *const units[] = {[LAUNCHES] = "launches ", [STEPS] = "steps ", [SECONDS] = "seconds "};
+static void read_window(void) {
+    static const char *const units[] = {[LAUNCHES] = "launches", [STEPS] = "steps", [SECONDS] = "seconds"};
     settings.unit = ALWAYS;
-    for (unit u = LAUNCHES; text && u <= SECONDS; u++) {
-        size_t length = strlen(units[u]);
-        if (strncmp(text, units[u], length)) continue;
-        char *end;
-        settings.length = strtoull(text + length, &end, 10);
-        settings.period = strtoull(end, NULL, 10);
-        settings.unit = settings.period ? u : ALWAYS;
+    for (unit u = LAUNCHES; u <= SECONDS; u++) {
+        pasta_window found = pasta_config_window("probe_window", units[u]);
+        if (!found.period) continue;
+        settings.unit = u;
+        settings.length = found.length;
+        settings.period = found.period;
     }
 }
 
 static void read_configuration(void) {
-    read_window(pasta_config("probe_window"));
+    read_window();
     settings.every = pasta_config_u64("probe_every", 1);
     settings.skip = pasta_config_u64("probe_skip", 0);
     settings.count = pasta_config_u64("probe_count", UINT64_MAX);

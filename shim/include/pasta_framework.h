@@ -40,7 +40,7 @@ typedef struct pasta_framework {
     void (*on_profiling)(void (*changed)(bool on));
     /* Address of the id of the Python stack that this thread's allocations get. */
     uint32_t *(*stack)(void);
-    /* A range of this name begins or ends, nested on its thread: windows of probes may count it as a step. */
+    /* A range of this name begins or ends, nested on its thread: windows may count it as a step. */
     void (*range_begins)(uint32_t name);
     void (*range_ends)(void);
     /* Whether it may: then ranges are reported while profiling is stopped, too. */
