@@ -29,14 +29,16 @@ void pasta_on_profiling(void (*changed)(bool on)) {
 
 static bool is_on(uint32_t bits) { return bits & STARTED && bits & (OPEN | HELD) && !(bits & OVER); }
 
+/* Between a record of the stop and one of the start nothing is recorded, but what was being recorded at the stop. */
 static void announce(bool on, uint32_t origin) {
-    pasta_ring_stop(!on);
+    if (!on) pasta_ring_stop(true);
     pasta_profiling *e = on ? PASTA_BEGIN_AS(profiling_start, profiling, PASTA_NO_DEVICE, PASTA_NO_CONTEXT, PASTA_NO_STREAM)
                             : PASTA_BEGIN_AS(profiling_stop, profiling, PASTA_NO_DEVICE, PASTA_NO_CONTEXT, PASTA_NO_STREAM);
     if (e) {
         e->origin = origin;
         pasta_publish(e);
     }
+    if (on) pasta_ring_stop(false);
     for (int i = 0; i < MAX_CHANGED; i++) {
         void (*changed)(bool) = __atomic_load_n(&profiling_changed[i], __ATOMIC_ACQUIRE);
         if (changed) changed(on);

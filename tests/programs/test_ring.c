@@ -64,7 +64,8 @@ typedef struct {
     pasta_ring *ring;
     uint64_t position, torn, drops_told;
     uint32_t next[THREADS];
-    bool gaps; /* sequences may skip: events were dropped */
+    bool gaps;    /* sequences may skip: events were dropped */
+    bool stopped; /* profiling was */
 } consumer;
 
 static void check_header(const pasta_header *h) {
@@ -92,6 +93,7 @@ static void check_launch(consumer *c, const pasta_header *h) {
     check_header(h);
     CHECK(e->function == mixed(e->ordinal) && e->entry_pc == mixed(e->ordinal + 1));
     CHECK(e->name == (uint32_t)mixed(e->ordinal + 2) && e->module == PASTA_ABSENT_U64);
+    CHECK(!c->stopped);
     check_key(c, e->ordinal);
 }
 
@@ -121,6 +123,8 @@ static uint64_t consume(consumer *c, bool final) {
         CHECK(h->kind == first);
         if (first == PASTA_EVENT_mark) check_mark(c, h);
         if (first == PASTA_EVENT_kernel_launch) check_launch(c, h);
+        if (first == PASTA_EVENT_profiling_start || first == PASTA_EVENT_profiling_stop)
+            c->stopped = first == PASTA_EVENT_profiling_stop;
         if (first == PASTA_EVENT_dropped) c->drops_told += ((const pasta_dropped *)(h + 1))->count;
     }
     for (int kind = 0; kind < PASTA_KINDS; kind++) free(outputs[kind]);
@@ -265,6 +269,34 @@ static void case_switches(void) {
         CHECK(pasta_profiling_is_on() == held && announced == held);
         consume(&c, false);
     }
+}
+
+enum { STARTS = 2000 };
+static uint32_t permitted, seen_on; /* starts */
+
+static void *publish_when_on(void *unused) {
+    for (uint32_t i = 0; i < STARTS; i++) {
+        while (__atomic_load_n(&permitted, __ATOMIC_ACQUIRE) <= i) continue;
+        while (!pasta_profiling_is_on()) continue;
+        CHECK(publish(0, i));
+        __atomic_store_n(&seen_on, i + 1, __ATOMIC_RELEASE);
+    }
+    return unused;
+}
+
+/* The record of a start comes before all that was recorded since. */
+static void case_starts(void) {
+    consumer c = open_ring();
+    pthread_t thread;
+    CHECK(!pthread_create(&thread, NULL, publish_when_on, NULL));
+    for (uint32_t i = 0; i < STARTS; i++) {
+        pasta_profiling_set(false, PASTA_ORIGIN_api);
+        __atomic_store_n(&permitted, i + 1, __ATOMIC_RELEASE);
+        pasta_profiling_set(true, PASTA_ORIGIN_api);
+        while (__atomic_load_n(&seen_on, __ATOMIC_ACQUIRE) <= i) continue;
+    }
+    pthread_join(thread, NULL);
+    CHECK(consume(&c, false) == 3 * STARTS && c.next[0] == STARTS);
 }
 
 /* ---- records that are never finished ---- */
@@ -718,6 +750,7 @@ static const test_case cases[] = {
     {"cap", case_cap},
     {"stop", case_stop},
     {"switches", case_switches},
+    {"starts", case_starts},
     {"torn", case_torn},
     {"stale", case_stale},
     {"killed", case_killed},

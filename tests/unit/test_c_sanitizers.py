@@ -50,6 +50,7 @@ CASES = (
     Case("cap", 7 * MIB),
     Case("stop"),
     Case("switches"),
+    Case("starts"),
     Case("torn"),
     Case("stale", 2 * MIB),
     Case("killed"),
