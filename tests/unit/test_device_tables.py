@@ -32,7 +32,7 @@ class Device:
             "lshr": lambda value, bits: (value % (1 << 64)) >> bits,
         }
         operations |= {"_LANES": lanes, "_MIX": device_functions._MIX}
-        for name in ("which_of", "place_of", "claim_one", "claim", "claim_bounded"):
+        for name in ("place_of", "claim_one", "claim", "claim_bounded"):
             code: Any = getattr(device_functions, name)
             operations[name] = FunctionType(code.__code__, operations)
         self.claim, self.claim_bounded = operations["claim"], operations["claim_bounded"]

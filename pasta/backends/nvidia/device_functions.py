@@ -61,19 +61,15 @@ def claim(table: int, shift: int, key: int, rows: int, tries: int) -> int:
     return rows
 
 
-def which_of(key: int, a: int, b: int, c: int, d: int) -> int:
-    """Which of four keys is this one; 4: none."""
-    if (a == key) | (b == key) | (c == key) | (d == key):
-        return (b == key) + 2 * (c == key) + 3 * (d == key)
-    return 4
-
-
 def place_of(at: int, shift: int, key: int) -> int:
     """Which of four rows has a key; 4: none. They are loaded at once."""
     a = load_u64_volatile(at)
     b = load_u64_volatile(at + (1 << shift))
     c = load_u64_volatile(at + (2 << shift))
-    return which_of(key, a, b, c, load_u64_volatile(at + (3 << shift)))
+    d = load_u64_volatile(at + (3 << shift))
+    if (a == key) | (b == key) | (c == key) | (d == key):
+        return (b == key) + 2 * (c == key) + 3 * (d == key)
+    return 4
 
 
 def claim_one(at: int, shift: int, key: int, first: int, claims: int, most: int) -> int:
@@ -88,20 +84,16 @@ def claim_one(at: int, shift: int, key: int, first: int, claims: int, most: int)
                 atomic_add_u64(claims, -1)
         if held == 0:
             i = place_of(at, shift, key)  # what was loaded before may be out of date
-            return i if i < 4 else 5
-    found = 4
+            return i + (i >> 2)
     for i in range(first, 4):
         there = atomic_cas_u64(at + (i << shift), 0, key)
-        if there == 0:
-            if held == 0:
-                atomic_add_u64(claims, 1)
+        if (there == 0) | (there == key):
+            if (there == 0) != held:
+                atomic_add_u64(claims, (there == 0) - held)
             return i
-        if there == key:
-            found = i
-            break
     if held != 0:
         atomic_add_u64(claims, -1)
-    return found
+    return 4
 
 
 def claim_bounded(
@@ -118,9 +110,8 @@ def claim_bounded(
         b = load_u64(at + (1 << shift))
         c = load_u64(at + (2 << shift))
         d = load_u64(at + (3 << shift))
-        there = which_of(key, a, b, c, d)
-        if there < 4:
-            return row + there
+        if (a == key) | (b == key) | (c == key) | (d == key):
+            return row + (b == key) + 2 * (c == key) + 3 * (d == key)
         if (a == 0) | (b == 0) | (c == 0) | (d == 0):
             first = (a != 0) + ((a != 0) & (b != 0)) + ((a != 0) & (b != 0) & (c != 0))
             i = claim_one(at, shift, key, first, claims, most)
@@ -191,13 +182,11 @@ def group_sum(group: int, amount: int) -> int:
     """Sum over the lanes of `group`, which all call this with their own amount."""
     total = 0
     bit = 0
-    if any_sync(group, amount):
-        while True:  # tested at its end: LLVM does not rotate loops that begin with a vote
-            total += popc(ballot_sync(group, lshr(amount, bit) & 1)) << bit
-            bit += 1
-            if bit == 64 or any_sync(group, lshr(amount, bit)) == 0:
-                break
-    return total
+    while True:  # tested at its end: LLVM does not rotate loops that begin with a vote
+        total += popc(ballot_sync(group, lshr(amount, bit) & 1)) << bit
+        bit += 1
+        if bit == 64 or any_sync(group, lshr(amount, bit)) == 0:
+            return total
 
 
 def group_max(group: int, value: int) -> int:
