@@ -36,7 +36,7 @@ static uint64_t below(uint64_t end) {
 
 /* ---- submitted work: threads write, one reads; what it finds is whole ---- */
 
-enum { WRITERS = 3, CALLS = 40000, WRAP = 1 << 16 };
+enum { WRITERS = 3, CALLS = 40000, WRAP = 1 << 16, PLACES = 4 };
 
 static uint32_t next_call;
 static bool written;
@@ -82,18 +82,58 @@ static void submitted(void) {
     for (int i = 0; i < WRITERS; i++) pthread_join(writers[i], NULL);
     __atomic_store_n(&written, true, __ATOMIC_RELEASE);
     pthread_join(reader, NULL);
-    pasta_cupti_submitted s = of(1), found;
-    uint32_t last = 0xffffff00;
-    pasta_cupti_put(last, &s);
-    CHECK(pasta_cupti_get(last, &found) && found.work.ordinal == 1);
-    CHECK(!pasta_cupti_get(last + WRAP, &found)); /* another call in the same place */
-    pasta_cupti_forget(last + WRAP);
-    CHECK(pasta_cupti_get(last, &found));
-    s = of(2);
-    pasta_cupti_put(last + WRAP, &s); /* takes it */
-    CHECK(!pasta_cupti_get(last, &found));
-    CHECK(pasta_cupti_get(last + WRAP, &found) && found.work.ordinal == 2);
+    pasta_cupti_submitted found;
     CHECK(!pasta_cupti_get(0, &found));
+}
+
+/* Ids of one set: they go up beyond the largest one. */
+static uint32_t of_set(uint32_t number) { return 0xfffe0000 + number * (WRAP / PLACES); }
+
+static void put(uint32_t call) {
+    pasta_cupti_submitted s = of(call);
+    pasta_cupti_put(call, &s);
+}
+
+static bool is_known(uint32_t call) {
+    pasta_cupti_submitted found;
+    bool known = pasta_cupti_get(call, &found);
+    CHECK(!known || found.work.ordinal == call);
+    return known;
+}
+
+static void replaced(void) {
+    for (uint32_t i = 0; i < PLACES; i++) put(of_set(i));
+    for (uint32_t i = 0; i < PLACES; i++) CHECK(is_known(of_set(i)) && !pasta_cupti_replaced(of_set(i)));
+    CHECK(!is_known(of_set(PLACES)) && !pasta_cupti_replaced(of_set(PLACES)));
+    pasta_cupti_forget(of_set(PLACES)); /* none */
+    put(of_set(9));
+    CHECK(!is_known(of_set(0)) && pasta_cupti_replaced(of_set(0)));
+    CHECK(is_known(of_set(1)) && is_known(of_set(9)) && !pasta_cupti_replaced(of_set(7)));
+    pasta_cupti_forget(of_set(1));
+    put(of_set(2)); /* again, in its own place */
+    pasta_cupti_forget(of_set(2));
+    CHECK(!is_known(of_set(2)) && is_known(of_set(3)) && is_known(of_set(9)));
+    put(of_set(1));
+    put(of_set(10)); /* in the free place */
+    CHECK(!is_known(of_set(2)) && is_known(of_set(1)) && is_known(of_set(3)) && is_known(of_set(10)));
+    put(of_set(0)); /* by a slow thread: the oldest one goes, even so */
+    CHECK(is_known(of_set(0)) + is_known(of_set(1)) == 1 && is_known(of_set(3)) && is_known(of_set(10)));
+}
+
+/* A program that polls: the ids of pending work are any numbers, in order. */
+static void polled(void) {
+    enum { PENDING = 8000 };
+    static uint32_t calls[PENDING];
+    uint32_t call = (uint32_t)below(UINT32_MAX), lost = 0;
+    for (uint32_t i = 0; i < 50 * PENDING; i++) {
+        uint32_t *place = &calls[i % PENDING];
+        if (i >= PENDING) lost += !is_known(*place);
+        pasta_cupti_forget(*place);
+        call += 1 + (uint32_t)below(1000);
+        if (!call) call++;
+        put(*place = call);
+    }
+    CHECK(lost < PENDING / 4); /* 1 in 200; 1 in 650 was, and 1 in 9 with a place for each remainder */
 }
 
 /* ---- buffers: records of 24 to 64 bytes, whose lengths are in them ---- */
@@ -304,6 +344,8 @@ int main(int count, char **arguments) {
     if (count != 3) return 2;
     state = strtoull(arguments[2], NULL, 10) * 0x9e3779b97f4a7c15 + 1;
     if (!strcmp(arguments[1], "submitted")) submitted();
+    else if (!strcmp(arguments[1], "replaced")) replaced();
+    else if (!strcmp(arguments[1], "polled")) polled();
     else if (!strcmp(arguments[1], "buffers")) buffers();
     else if (!strcmp(arguments[1], "too_small")) too_small();
     else if (!strcmp(arguments[1], "subscribers")) subscribers();

@@ -54,7 +54,9 @@ def test_every_launch_has_its_own_counters(build: Build, counters: Path, mode: s
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-@pytest.mark.parametrize("case", ["submitted", "buffers", "too_small", "subscribers", "clocks"])
+@pytest.mark.parametrize(
+    "case", ["submitted", "replaced", "polled", "buffers", "too_small", "subscribers", "clocks"]
+)
 def test_cupti(build: Build, program: Path, case: str, seed: int) -> None:
     done = build.run(program, case, seed)
     assert (done.returncode, done.stderr) == (0, "")

@@ -12,7 +12,7 @@
 static bool details;
 static struct {
     uint64_t work, early; /* compared; longest time by which work started before it was submitted, ns */
-    uint64_t dropped, unknown;
+    uint64_t dropped, unknown, replaced;
 } seen; /* of CUPTI's thread, and the exiting one after a flush */
 
 void pasta_cupti_with_details(bool wanted) { details = wanted; }
@@ -68,6 +68,13 @@ static uint64_t captured_node(uint64_t node, uint64_t source_node) {
     return handle == PASTA_ABSENT_U64 ? pasta_cupti_node(node) : handle;
 }
 
+/* Whether the call of work that is no node of a graph was recorded, and is not known any more. */
+static bool is_forgotten(bool known, uint32_t correlation, uint64_t node) {
+    bool forgotten = !known && !node && pasta_cupti_replaced(correlation);
+    seen.replaced += forgotten;
+    return forgotten;
+}
+
 /* Work that no call of its own announced: of the graph that `s` is, or of a call without a callback. */
 static pasta_nv_work work_of(const pasta_cupti_submitted *s, uint32_t context, uint32_t stream, uint64_t node,
                              uint64_t source_node, uint64_t start) {
@@ -104,6 +111,7 @@ static void on_kernel(const pasta_cupti_kernel *k) {
     uint64_t start = pasta_cupti_time(k->start), end = pasta_cupti_time(k->end);
     bool known = pasta_cupti_get(k->correlation, &s);
     if (!k->start || !k->end || (known && s.kind == PASTA_CUPTI_NOTHING)) return; /* not run yet, or not recorded */
+    if (is_forgotten(known, k->correlation, k->node)) return;
     pasta_nv_work w;
     if (known && s.kind == PASTA_CUPTI_A_LAUNCH) {
         w = s.work;
@@ -180,6 +188,7 @@ static void on_moved(const moved *m) {
     pasta_cupti_submitted s;
     bool known = pasta_cupti_get(m->correlation, &s);
     if (!m->start || !m->end || (known && s.kind == PASTA_CUPTI_NOTHING)) return;
+    if (is_forgotten(known, m->correlation, m->node)) return;
     pasta_nv_work w;
     if (known && s.kind == PASTA_CUPTI_A_COPY) { /* stays: a copy may arrive in parts */
         w = s.work;
@@ -346,6 +355,9 @@ void pasta_cupti_finish_records(void) {
     if (seen.dropped)
         pasta_say("CUPTI lost %llu records: the device times of as many kernels and copies are missing",
                   (unsigned long long)seen.dropped);
+    if (seen.replaced)
+        pasta_say("%llu kernels and copies ended after too many later ones were submitted: their device times are missing",
+                  (unsigned long long)seen.replaced);
     if (seen.unknown)
         pasta_log("%s: %llu kernels and copies were recorded from their records alone", PASTA_CUPTI_SOURCE,
                   (unsigned long long)seen.unknown);

@@ -65,6 +65,7 @@ typedef struct pasta_cupti_submitted {
 void pasta_cupti_prepare(uint32_t correlation); /* prefetches what `put` will write */
 void pasta_cupti_put(uint32_t correlation, const pasta_cupti_submitted *submitted);
 bool pasta_cupti_get(uint32_t correlation, pasta_cupti_submitted *found);
+bool pasta_cupti_replaced(uint32_t correlation); /* whether it may have been put and replaced since */
 void pasta_cupti_forget(uint32_t correlation);
 
 /* ---- cupti_guest.c: the program's own use of CUPTI, its "guest" ---- */
