@@ -550,9 +550,7 @@ class DeviceUse:
 
     def finish(self) -> None:
         """Adds the remaining work at the end of the run."""
-        ended = len(self.stops.past)
-        self.stops.end(self.end)
-        self._exclude(self.stops.past[ended:])
+        self._exclude(self.stops.end(self.end))
         self._sweep(self.end)
         if self.path is not None:
             self.path.sweep(self.end + 1)

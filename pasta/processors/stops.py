@@ -17,23 +17,24 @@ class Stops:
         self.since: int | None = None
 
     def feed(self, batch: Batch) -> list[tuple[int, int]]:
-        """Follow the stops of a batch; those that ended in it."""
+        """Follow the stops of a batch. Returns those that ended in it."""
         from pasta import abi
 
-        before = len(self.past)
+        ended = []
         for event in batch.merged("profiling_start", "profiling_stop"):
             time = int(event["time"])
             if event["kind"] != abi.KINDS["profiling_stop"]:
-                self.end(time)
+                ended += self.end(time)
             elif self.since is None:
                 self.since = time
-        return self.past[before:]
+        return ended
 
-    def end(self, time: int) -> None:
-        """End the stop that has not ended, if there is one."""
-        if self.since is not None and time > self.since:
-            self.past.append((self.since, time))
+    def end(self, time: int) -> list[tuple[int, int]]:
+        """End the stop that has not ended. Returns it; nothing if there is none."""
+        ended = [] if self.since is None or time <= self.since else [(self.since, time)]
+        self.past += ended
         self.since = None
+        return ended
 
     def total(self, until: int) -> int:
         """Time in stops up to the last one's end or `until`, ns."""

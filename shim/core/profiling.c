@@ -29,7 +29,7 @@ void pasta_on_profiling(void (*changed)(bool on)) {
 
 static bool is_on(uint32_t bits) { return bits & STARTED && bits & (OPEN | HELD) && !(bits & OVER); }
 
-/* Between a record of the stop and one of the start nothing is recorded, but what was being recorded at the stop. */
+/* Nothing is recorded between the record of a stop and that of the next start, except what was in progress at the stop. */
 static void announce(bool on, uint32_t origin) {
     if (!on) pasta_ring_stop(true);
     pasta_profiling *e = on ? PASTA_BEGIN_AS(profiling_start, profiling, PASTA_NO_DEVICE, PASTA_NO_CONTEXT, PASTA_NO_STREAM)

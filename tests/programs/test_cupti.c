@@ -36,7 +36,7 @@ static uint64_t below(uint64_t end) {
 
 /* ---- submitted work: threads write, one reads; what it finds is whole ---- */
 
-enum { WRITERS = 3, CALLS = 40000, WRAP = 1 << 16, PLACES = 4 };
+enum { WRITERS = 3, CALLS = 40000, ENTRIES = 1 << 16, WAYS = 4 };
 
 static uint32_t next_call;
 static bool written;
@@ -86,8 +86,8 @@ static void submitted(void) {
     CHECK(!pasta_cupti_get(0, &found));
 }
 
-/* Ids of one set: they go up beyond the largest one. */
-static uint32_t of_set(uint32_t number) { return 0xfffe0000 + number * (WRAP / PLACES); }
+/* Ids with the same places, which increase past the largest number. */
+static uint32_t alike(uint32_t number) { return 0xfffe0000 + number * (ENTRIES / WAYS); }
 
 static void put(uint32_t call) {
     pasta_cupti_submitted s = of(call);
@@ -102,25 +102,25 @@ static bool is_known(uint32_t call) {
 }
 
 static void replaced(void) {
-    for (uint32_t i = 0; i < PLACES; i++) put(of_set(i));
-    for (uint32_t i = 0; i < PLACES; i++) CHECK(is_known(of_set(i)) && !pasta_cupti_replaced(of_set(i)));
-    CHECK(!is_known(of_set(PLACES)) && !pasta_cupti_replaced(of_set(PLACES)));
-    pasta_cupti_forget(of_set(PLACES)); /* none */
-    put(of_set(9));
-    CHECK(!is_known(of_set(0)) && pasta_cupti_replaced(of_set(0)));
-    CHECK(is_known(of_set(1)) && is_known(of_set(9)) && !pasta_cupti_replaced(of_set(7)));
-    pasta_cupti_forget(of_set(1));
-    put(of_set(2)); /* again, in its own place */
-    pasta_cupti_forget(of_set(2));
-    CHECK(!is_known(of_set(2)) && is_known(of_set(3)) && is_known(of_set(9)));
-    put(of_set(1));
-    put(of_set(10)); /* in the free place */
-    CHECK(!is_known(of_set(2)) && is_known(of_set(1)) && is_known(of_set(3)) && is_known(of_set(10)));
-    put(of_set(0)); /* by a slow thread: the oldest one goes, even so */
-    CHECK(is_known(of_set(0)) + is_known(of_set(1)) == 1 && is_known(of_set(3)) && is_known(of_set(10)));
+    for (uint32_t i = 0; i < WAYS; i++) put(alike(i));
+    for (uint32_t i = 0; i < WAYS; i++) CHECK(is_known(alike(i)) && !pasta_cupti_replaced(alike(i)));
+    CHECK(!is_known(alike(WAYS)) && !pasta_cupti_replaced(alike(WAYS)));
+    pasta_cupti_forget(alike(WAYS)); /* none */
+    put(alike(9));
+    CHECK(!is_known(alike(0)) && pasta_cupti_replaced(alike(0)));
+    CHECK(is_known(alike(1)) && is_known(alike(9)) && !pasta_cupti_replaced(alike(7)));
+    pasta_cupti_forget(alike(1));
+    put(alike(2)); /* again, in its own place */
+    pasta_cupti_forget(alike(2));
+    CHECK(!is_known(alike(2)) && is_known(alike(3)) && is_known(alike(9)));
+    put(alike(1));
+    put(alike(10)); /* in the free place */
+    CHECK(!is_known(alike(2)) && is_known(alike(1)) && is_known(alike(3)) && is_known(alike(10)));
+    put(alike(0)); /* by a slow thread: it replaces the oldest, though that is newer */
+    CHECK(is_known(alike(0)) && !is_known(alike(1)) && is_known(alike(3)) && is_known(alike(10)));
 }
 
-/* A program that polls: the ids of pending work are any numbers, in order. */
+/* A program that polls: the ids of pending work increase by arbitrary steps. */
 static void polled(void) {
     enum { PENDING = 8000 };
     static uint32_t calls[PENDING];
@@ -133,7 +133,7 @@ static void polled(void) {
         if (!call) call++;
         put(*place = call);
     }
-    CHECK(lost < PENDING / 4); /* 1 in 200; 1 in 650 was, and 1 in 9 with a place for each remainder */
+    CHECK(lost < PENDING / 4); /* 1 in 200; it is 1 in 650, and 1 in 9 if each id has only one place */
 }
 
 /* ---- buffers: records of 24 to 64 bytes, whose lengths are in them ---- */

@@ -727,7 +727,7 @@ static void case_restricted(void) {
 
 enum { KEYS = 100 };
 
-/* Puts keys before those of the test. */
+/* Inserts KEYS keys before the test's own configuration. */
 static void add_keys(void) {
     static char text[1 << 14];
     size_t length = 0;
@@ -737,7 +737,7 @@ static void add_keys(void) {
 }
 
 static void case_keys(void) {
-    consumer c = open_ring(); /* by the keys of the test */
+    consumer c = open_ring(); /* needs the test's own keys, which come last */
     CHECK(c.ring && pasta_config_u64("key0", KEYS) == 0 && pasta_config_u64("key99", KEYS) == 99);
 }
 

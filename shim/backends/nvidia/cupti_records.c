@@ -68,11 +68,14 @@ static uint64_t captured_node(uint64_t node, uint64_t source_node) {
     return handle == PASTA_ABSENT_U64 ? pasta_cupti_node(node) : handle;
 }
 
-/* Whether the call of work that is no node of a graph was recorded, and is not known any more. */
-static bool is_forgotten(bool known, uint32_t correlation, uint64_t node) {
-    bool forgotten = !known && !node && pasta_cupti_replaced(correlation);
-    seen.replaced += forgotten;
-    return forgotten;
+/* Looks up the call of work, which may be unknown. False if the work is left out: the call was not recorded, or it was and its
+ * entry has been replaced. A node of a graph has no record that this one would repeat. */
+static bool find_call(uint32_t correlation, uint64_t node, bool *known, pasta_cupti_submitted *s) {
+    *known = pasta_cupti_get(correlation, s);
+    if (*known) return s->kind != PASTA_CUPTI_NOTHING;
+    bool replaced = !node && pasta_cupti_replaced(correlation);
+    seen.replaced += replaced;
+    return !replaced;
 }
 
 /* Work that no call of its own announced: of the graph that `s` is, or of a call without a callback. */
@@ -109,9 +112,8 @@ static bool record_kernel(const pasta_cupti_kernel *k, pasta_nv_work *w) {
 static void on_kernel(const pasta_cupti_kernel *k) {
     pasta_cupti_submitted s;
     uint64_t start = pasta_cupti_time(k->start), end = pasta_cupti_time(k->end);
-    bool known = pasta_cupti_get(k->correlation, &s);
-    if (!k->start || !k->end || (known && s.kind == PASTA_CUPTI_NOTHING)) return; /* not run yet, or not recorded */
-    if (is_forgotten(known, k->correlation, k->node)) return;
+    bool known;
+    if (!k->start || !k->end || !find_call(k->correlation, k->node, &known, &s)) return; /* without times: not run yet */
     pasta_nv_work w;
     if (known && s.kind == PASTA_CUPTI_A_LAUNCH) {
         w = s.work;
@@ -186,9 +188,8 @@ static bool record_copy(const moved *m, const pasta_nv_work *w) {
 
 static void on_moved(const moved *m) {
     pasta_cupti_submitted s;
-    bool known = pasta_cupti_get(m->correlation, &s);
-    if (!m->start || !m->end || (known && s.kind == PASTA_CUPTI_NOTHING)) return;
-    if (is_forgotten(known, m->correlation, m->node)) return;
+    bool known;
+    if (!m->start || !m->end || !find_call(m->correlation, m->node, &known, &s)) return;
     pasta_nv_work w;
     if (known && s.kind == PASTA_CUPTI_A_COPY) { /* stays: a copy may arrive in parts */
         w = s.work;
