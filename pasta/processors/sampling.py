@@ -18,6 +18,11 @@ if TYPE_CHECKING:
 _ANY = (1 << 32) - 1
 #: Launches of a page of `Sampling`: a damaged record with a huge ordinal costs one page.
 _PAGE = 1 << 16
+#: Launches whose operators are representative of those of the next ones; libpasta follows operators
+#: for as many (PATIENCE of scope.c) before it pauses.
+_RECENT = 4096
+#: Launches among which the order in which operators were followed and paused does not matter.
+_CHUNK = 1024
 
 
 @dataclass(frozen=True)
@@ -70,7 +75,10 @@ class Shape:
     operator. Numbers are consecutive, from 1.
 
     `alike` is equal for shapes that differ in the operator only. Launches while operators were
-    paused, which were not probed, are a shape without a known operator: `paused`."""
+    paused or followed briefly, which were not probed, are a shape without a known operator:
+    `paused`. `brief`: probed ones of these, which do not tell how often their operator launches.
+    `divided`: launches at pauses that count for this shape, by those that were followed shortly
+    before."""
 
     number: int
     alike: int
@@ -81,6 +89,13 @@ class Shape:
     shared: int
     seen: int = 0
     probed: int = 0
+    brief: int = 0
+    divided: float = 0.0
+
+    @property
+    def followed(self) -> int:
+        """Launches that tell how often the operator launches."""
+        return 0 if self.paused else self.seen - self.brief
 
 
 class Sampling:
@@ -96,6 +111,10 @@ class Sampling:
         #: Launches that are flagged as probed, but have no counts, in such pages; their number.
         self._missed: dict[int, NDArray[Any]] = {}
         self._misses = 0
+        #: Numbers of the shapes of the last followed launches, oldest first.
+        self._recent: NDArray[Any] = np.empty(0, np.uint32)
+        #: Launches at pauses that were divided among the shapes alike.
+        self._divided: dict[int, float] = {}
 
     def add(self, launches: NDArray[Any], operators: NDArray[Any] | None = None) -> None:
         """Counts launch records. `operators`: ids of the names (uint32) of the operators in which
@@ -106,31 +125,60 @@ class Sampling:
             return
         probed = launches["flags"] & abi.FLAG_PROBED != 0
         keys = alike = _keys_of(launches)
-        paused = np.zeros(len(launches), bool)
+        paused = brief = np.zeros(len(launches), bool)
         if operators is not None:
             direct = launches["flags"] & abi.FLAG_GRAPH == 0
-            paused = direct & ~probed & (launches["flags"] & abi.FLAG_PAUSED != 0)
+            at_pause = direct & (launches["flags"] & abi.FLAG_PAUSED != 0)
+            paused, brief = at_pause & ~probed, at_pause & probed
             alike = np.where(direct, _mixed(keys, np.uint64(_ANY)), keys)
             keys = np.where(direct & ~paused, _mixed(keys, operators), alike)
         distinct, first, group = np.unique(keys, return_index=True, return_inverse=True)
         group = group.reshape(-1)
         seen = np.bincount(group, minlength=len(distinct)).tolist()
-        hits = np.bincount(group[probed], minlength=len(distinct)).tolist()
-        numbers = [
-            self._count(key, row, same, at_pause, launched, hit)
-            for key, row, same, at_pause, launched, hit in zip(
-                distinct.tolist(), launches[first], alike[first].tolist(),
-                paused[first].tolist(), seen, hits, strict=True,
+        hits, briefly = (
+            np.bincount(group[of], minlength=len(distinct)).tolist() for of in (probed, brief)
+        )
+        shapes = [
+            self._shape(*each)
+            for each in zip(
+                distinct.tolist(), launches[first], alike[first].tolist(), paused[first].tolist(),
+                strict=True,
             )
         ]  # fmt: skip
+        for shape, *counts in zip(shapes, seen, hits, briefly, strict=True):
+            self._count(shape, *counts)
+        numbers = [shape.number for shape in shapes]
         of_launch = np.asarray(numbers, np.uint32)[group]
         for page, mine, at in _pages(launches["ordinal"]):
             self._numbers.setdefault(page, np.zeros(_PAGE, np.uint32))[at] = of_launch[mine]
+        if operators is not None:
+            order = np.argsort(launches["ordinal"][direct], kind="stable")
+            of = (each[direct][order] for each in (of_launch, alike, at_pause))
+            self._divide(*of)
 
-    def _count(
-        self, key: int, launch: Any, alike: int, paused: bool, seen: int, probed: int
-    ) -> int:
-        """Counts launches of a shape; its number."""
+    def _divide(self, numbers: NDArray[Any], alike: NDArray[Any], at_pause: NDArray[Any]) -> None:
+        """Divides launches at pauses among shapes, in proportion to those that were followed
+        shortly before: what a program launches at its start may not recur."""
+        shapes = [*self.shapes.values()]
+        shares: dict[int, list[tuple[Shape, float]]] | None = None
+        for begin in range(0, len(numbers), _CHUNK):
+            part = slice(begin, begin + _CHUNK)
+            followed = numbers[part][~at_pause[part]]
+            if len(followed):
+                self._recent = np.concatenate([self._recent, followed])[-_RECENT:]
+                shares = None
+            if len(followed) == len(numbers[part]):
+                continue
+            if shares is None:
+                shares = _shares(shapes, self._recent)
+            distinct, counts = np.unique(alike[part][at_pause[part]], return_counts=True)
+            for key, count in zip(distinct.tolist(), counts.tolist(), strict=True):
+                for shape, share in shares.get(key, ()):
+                    shape.divided += count * share
+                if key in shares:
+                    self._divided[key] = self._divided.get(key, 0) + count
+
+    def _shape(self, key: int, launch: Any, alike: int, paused: bool) -> Shape:
         shape = self.shapes.get(key)
         if shape is None:
             grid, block = tuple(launch["grid"].tolist()), tuple(launch["block"].tolist())
@@ -138,12 +186,15 @@ class Sampling:
                 len(self.shapes) + 1, alike, paused, int(launch["name"]), grid, block,
                 int(launch["shared_dynamic"]),
             )  # fmt: skip
+        return shape
+
+    def _count(self, shape: Shape, seen: int, probed: int, brief: int) -> None:
         shape.seen += seen
         shape.probed += probed
+        shape.brief += brief
         self.seen[shape.kernel] = self.seen.get(shape.kernel, 0) + seen
         if probed:
             self.probed[shape.kernel] = self.probed.get(shape.kernel, 0) + probed
-        return shape.number
 
     def miss(self, launches: NDArray[Any]) -> NDArray[Any]:
         """Takes launches by ordinal, which were added as probed, out of the probed ones; which of
@@ -200,20 +251,23 @@ class Sampling:
         return sorted(name for name in self.seen if not self.probed.get(name))
 
     def launches(self) -> dict[int, float]:
-        """Launches by the number of a shape: those while operators were paused are divided among
-        the shapes that differ in the operator only, in proportion to their own."""
-        known: dict[int, int] = {}
-        unknown: dict[int, int] = {}
+        """Launches by the number of a shape: those while operators were paused or followed briefly
+        are divided among the shapes that differ in the operator only, in proportion to their other
+        launches: those shortly before the pause, or if none of them was, all."""
+        followed: dict[int, int] = {}
+        others: dict[int, float] = {key: -count for key, count in self._divided.items()}
         for each in self.shapes.values():
-            of = unknown if each.paused else known
-            of[each.alike] = of.get(each.alike, 0) + each.seen
+            followed[each.alike] = followed.get(each.alike, 0) + each.followed
+            if each.paused or each.followed:
+                others[each.alike] = others.get(each.alike, 0) + each.seen - each.followed
         found: dict[int, float] = {}
         for each in self.shapes.values():
-            more, own = unknown.get(each.alike, 0), known.get(each.alike, 0)
-            if each.paused:
-                found[each.number] = 0 if own else each.seen
+            more, own = max(others.get(each.alike, 0), 0), followed[each.alike]
+            if each.followed:
+                share = each.divided + (each.followed * more / own if more else 0)
+                found[each.number] = max(each.followed + share, each.probed)
             else:
-                found[each.number] = each.seen + each.seen * more / own if more else each.seen
+                found[each.number] = 0 if each.paused and own else each.seen
         return found
 
     def estimates(self, launches: NDArray[Any], counts: NDArray[Any]) -> dict[int, Estimate]:
@@ -391,6 +445,19 @@ class Sampling:
     def _share(self, kernels: Collection[int]) -> float:
         """Share of launches of these kernels."""
         return sum(self.seen[name] for name in kernels) / sum(self.seen.values())
+
+
+def _shares(shapes: Sequence[Shape], numbers: NDArray[Any]) -> dict[int, list[tuple[Shape, float]]]:
+    """The shapes with these numbers, each with its share of those alike, by `alike`."""
+    found: dict[int, list[tuple[Shape, int]]] = {}
+    distinct, counts = np.unique(numbers, return_counts=True)
+    for number, count in zip(distinct.tolist(), counts.tolist(), strict=True):
+        shape = shapes[number - 1]
+        found.setdefault(shape.alike, []).append((shape, count))
+    totals = {key: sum(count for _, count in each) for key, each in found.items()}
+    return {
+        key: [(shape, count / totals[key]) for shape, count in each] for key, each in found.items()
+    }
 
 
 def _pages(launches: NDArray[Any]) -> Iterator[tuple[int, NDArray[Any], NDArray[Any]]]:

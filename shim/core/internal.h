@@ -131,8 +131,12 @@ void pasta_scope_on_pause(bool (*change)(bool paused));
 bool pasta_scope_pauses(void); /* at times */
 /* Whether this thread's operators are unknown: they are not followed, or were not when those that are open began. */
 bool pasta_scope_is_unknown(void);
-/* A launch that would not be probed whatever its operator is, or whose operator is needed; of a known or an unknown one. */
-void pasta_scope_launched(uint64_t ordinal, bool needed, bool unknown);
+/* Whether operators are followed for a few launches only, which says little of how often each of them launches. */
+bool pasta_scope_is_brief(void);
+/* What a launch needs: nothing; that operators are followed from now on, until none was needed for a while; that they are for
+ * the launches that are due now; or that all these have been launched. */
+typedef enum { PASTA_FOLLOW_NOT, PASTA_FOLLOW, PASTA_FOLLOW_BRIEFLY, PASTA_FOLLOW_ENOUGH } pasta_follow;
+void pasta_scope_launched(uint64_t ordinal, pasta_follow need, bool unknown);
 void pasta_capture_begins(void); /* of a graph, whose nodes belong to operators: they are followed */
 
 /* ---- environment.c ---- */

@@ -12,11 +12,14 @@
 typedef struct pasta_sampling {
     uint32_t enough;     /* launches of a shape that are probed; UINT32_MAX: all */
     uint32_t spot_check; /* launches of a shape before the first later check, in the mean over shapes; 0: none */
+    bool in_windows;     /* of a budget: only then launches may be probed */
 } pasta_sampling;
 
+typedef enum { PASTA_MAY_PROBE, PASTA_WINDOW_CLOSED, PASTA_CANNOT_PROBE } pasta_chance;
+
 void pasta_shapes_configure(pasta_sampling sampling);
-/* Counts a launch; `open`: it may be probed. `due` is set if it should be, whether it may or not. */
-pasta_probe_decision pasta_shapes_decide(const pasta_kernel_launch *launch, bool open, bool *due);
+/* Counts a launch. `due` is set if it should be probed, whether it may or not. */
+pasta_probe_decision pasta_shapes_decide(const pasta_kernel_launch *launch, pasta_chance chance, bool *due);
 bool pasta_shapes_are_due(const pasta_kernel_launch *launch); /* counts nothing */
 
 /* ---- budget.c: windows that keep an overhead budget ---- */

@@ -27,14 +27,15 @@ static _Thread_local struct {
 } here;
 enum { IN_OPERATOR = 1, IN_MODULE = 2 };
 
-/* Operators are paused when the last PATIENCE launches needed none.  A thread in which SILENCE launches are in none has
- * none. */
+/* Operators are paused when the last PATIENCE launches needed none, or as soon as all that were needed for a moment have come.
+ * A thread in which SILENCE launches are in none has none. */
 enum { PATIENCE = 4096, SILENCE = 256 };
 static struct {
     bool allowed;
     uint32_t on, number; /* `number`: of the last pause, from 1 */
     uint32_t changing;   /* a thread does */
-    uint64_t needed;     /* ordinal of the last launch that needed an operator */
+    uint32_t brief;      /* followed, but only for a moment */
+    uint64_t until, until_briefly; /* ordinal of the launch after which operators are not needed */
     bool (*change)(bool paused);
 } pause;
 
@@ -52,8 +53,8 @@ bool pasta_scope_configure(bool operators, bool pauses) {
     asked.module = pasta_select_asks(PASTA_SELECT_MODULE);
     memset(&started, 0, sizeof started); /* a fork's child has no range of its own open */
     pause.allowed = pauses && !asked.by_operator && !asked.module;
-    pause.on = pause.number = pause.changing = 0;
-    pause.needed = 0;
+    pause.on = pause.number = pause.changing = pause.brief = 0;
+    pause.until = pause.until_briefly = PATIENCE;
     __atomic_store_n(&pasta_scope_follows_operators, operators || asked.by_operator || asked.module, __ATOMIC_RELEASE);
     return asked.range || asked.by_operator || asked.module;
 }
@@ -178,37 +179,51 @@ bool pasta_scope_is_unknown(void) {
     return __atomic_load_n(&pause.on, __ATOMIC_RELAXED) || (number && here.pauses != number && here.silence < SILENCE);
 }
 
-/* The framework may refuse, and another thread may be at it; the next launch that wants the change tries again. */
-static void set_paused(bool on) {
-    if (__atomic_exchange_n(&pause.changing, 1, __ATOMIC_ACQUIRE)) return;
+bool pasta_scope_is_brief(void) { return __atomic_load_n(&pause.brief, __ATOMIC_RELAXED); }
+
+/* The framework may refuse, and another thread may be at it: false. */
+static bool set_paused(bool on) {
+    if (__atomic_exchange_n(&pause.changing, 1, __ATOMIC_ACQUIRE)) return false;
     bool (*change)(bool) = __atomic_load_n(&pause.change, __ATOMIC_ACQUIRE);
+    bool done = true;
     if (__atomic_load_n(&pause.on, __ATOMIC_RELAXED) != on) {
         if (on) __atomic_store_n(&pause.on, true, __ATOMIC_RELEASE); /* before operators begin that are not followed */
-        bool done = change(on);
+        done = change(on);
         if (on && done) __atomic_fetch_add(&pause.number, 1, __ATOMIC_RELAXED);
         if (on != done) __atomic_store_n(&pause.on, false, __ATOMIC_RELEASE);
     }
     __atomic_store_n(&pause.changing, 0, __ATOMIC_RELEASE);
+    return done;
 }
 
-static void needed_at(uint64_t ordinal) {
-    __atomic_store_n(&pause.needed, ordinal, __ATOMIC_RELAXED);
-    if (__atomic_load_n(&pause.on, __ATOMIC_RELAXED)) set_paused(false);
+/* If it fails, the next launch that needs operators tries again. */
+static void follow(uint64_t ordinal, bool briefly) {
+    bool on = __atomic_load_n(&pause.on, __ATOMIC_RELAXED);
+    __atomic_store_n(briefly ? &pause.until_briefly : &pause.until, ordinal + PATIENCE, __ATOMIC_RELAXED);
+    if (!briefly || on) __atomic_store_n(&pause.brief, briefly, __ATOMIC_RELAXED);
+    if (on) (void)set_paused(false);
 }
 
-void pasta_scope_launched(uint64_t ordinal, bool needed, bool unknown) {
+static bool is_needed(uint64_t ordinal) {
+    return ordinal <= __atomic_load_n(&pause.until, __ATOMIC_RELAXED) ||
+           ordinal <= __atomic_load_n(&pause.until_briefly, __ATOMIC_RELAXED);
+}
+
+void pasta_scope_launched(uint64_t ordinal, pasta_follow need, bool unknown) {
     bool on = __atomic_load_n(&pause.on, __ATOMIC_RELAXED);
     if (unknown) here.silence = on ? 0 : here.silence + 1;
-    if (needed || __atomic_load_n(&pasta_capturing, __ATOMIC_RELAXED)) {
-        needed_at(ordinal);
-    } else if (!on && ordinal > __atomic_load_n(&pause.needed, __ATOMIC_RELAXED) + PATIENCE) {
-        __atomic_store_n(&pause.needed, ordinal, __ATOMIC_RELAXED);
-        set_paused(true);
+    if (__atomic_load_n(&pasta_capturing, __ATOMIC_RELAXED)) need = PASTA_FOLLOW;
+    if (need == PASTA_FOLLOW || need == PASTA_FOLLOW_BRIEFLY) {
+        follow(ordinal, need == PASTA_FOLLOW_BRIEFLY);
+        return;
     }
+    if (need == PASTA_FOLLOW_ENOUGH) __atomic_store_n(&pause.until_briefly, 0, __ATOMIC_RELAXED);
+    if (!on && !is_needed(ordinal) && !set_paused(true))
+        __atomic_store_n(&pause.until_briefly, ordinal + PATIENCE, __ATOMIC_RELAXED); /* tries again then */
 }
 
 void pasta_capture_begins(void) {
-    if (pasta_scope_pauses()) needed_at(pasta_coming_launch());
+    if (pasta_scope_pauses()) follow(pasta_coming_launch(), false);
 }
 
 /* ---- launches ---- */

@@ -44,10 +44,11 @@ static void read_configuration(void) {
     settings.skip = pasta_config_u64("probe_skip", 0);
     settings.count = pasta_config_u64("probe_count", UINT64_MAX);
     uint64_t enough = pasta_config_u64("probe_enough", 0), spot_check = pasta_config_u64("probe_spot_check", 0);
-    pasta_shapes_configure((pasta_sampling){.enough = enough && enough < UINT32_MAX ? (uint32_t)enough : UINT32_MAX,
-                                            .spot_check = spot_check < UINT32_MAX ? (uint32_t)spot_check : 0});
     uint64_t millionths = pasta_config_u64("probe_budget", 0), percent = pasta_config_u64("probe_factor", 2000);
     if (millionths) settings.unit = BUDGET;
+    pasta_shapes_configure((pasta_sampling){.enough = enough && enough < UINT32_MAX ? (uint32_t)enough : UINT32_MAX,
+                                            .spot_check = spot_check < UINT32_MAX ? (uint32_t)spot_check : 0,
+                                            .in_windows = settings.unit == BUDGET});
     pasta_budget_begin((pasta_budget){.share = (double)millionths / 1e6, .factor = (double)percent / 100, .sampled = enough > 0});
     bool selects = pasta_select_configure();
     bool by_shape = enough && (settings.unit == ALWAYS || settings.unit == BUDGET);
@@ -139,7 +140,7 @@ pasta_probe_decision pasta_probe_takes_if(const pasta_kernel_launch *l, bool abl
         !is_counted(__atomic_fetch_add(&candidates, 1, __ATOMIC_RELAXED)))
         return decision;
     if (settings.every > 1 && open && pasta_select_launched(l->name) % settings.every != 0) return decision;
-    decision = pasta_shapes_decide(l, open && able, &due);
+    decision = pasta_shapes_decide(l, !open ? PASTA_WINDOW_CLOSED : able ? PASTA_MAY_PROBE : PASTA_CANNOT_PROBE, &due);
     decision.missed = open && due && !able;
     if (settings.unit == BUDGET) pasta_budget_decided(decision.probed, due);
     return decision;

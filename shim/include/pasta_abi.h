@@ -144,7 +144,7 @@ PASTA_INTEGER(pasta_flags, uint8_t,
     PASTA_FLAG_ASYNC = 2,    /* the call did not wait for its effect */
     PASTA_FLAG_INTERNAL = 4, /* issued by the vendor's runtime for itself, not by the program */
     PASTA_FLAG_PROBED = 8,   /* a launch instrumented with probes */
-    PASTA_FLAG_PAUSED = 16,  /* a launch while operators were not followed: its operator is unknown */
+    PASTA_FLAG_PAUSED = 16,  /* a launch while operators were not followed, or briefly: it does not tell how often they launch */
 )
 
 PASTA_INTEGER(pasta_memory_kind, uint32_t,

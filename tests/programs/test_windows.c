@@ -144,7 +144,7 @@ static outcome simulate(const program *p) {
     begin_process();
     pasta_budget_patches((uint64_t)(1000 * p->first_patching));
     given.sampled = !p->unsampled;
-    pasta_shapes_configure((pasta_sampling){.enough = p->unsampled ? UINT32_MAX : 3, .spot_check = 1000});
+    pasta_shapes_configure((pasta_sampling){.enough = p->unsampled ? UINT32_MAX : 3, .spot_check = 1000, .in_windows = true});
     names += 1000; /* other shapes than before */
     for (uint64_t i = 0; plain.host < 1e6 * p->seconds; i++) {
         uint64_t round = i / p->launches, kernel = i % p->launches % 60, module = kernel % MODULES;
@@ -397,27 +397,55 @@ static void pauses(void) {
     CHECK(following && changes >= 2 && changes <= 5);
 }
 
-/* Operators are followed until all shapes were probed in windows that a budget paid for, and again for a new one. */
+/* Operators are followed at the start, and in windows that a budget paid for, until all shapes were probed; then at spot
+ * checks, and for a new shape. */
 static void budget_pauses(void) {
-    enum { KERNELS = 20, FIRST_NAME = 20 };
-    uint32_t probed[KERNELS + 1] = {0};
-    uint64_t i = 0, complete = 0;
+    enum { KERNELS = 20, FIRST_NAME = 20, LAUNCHES = 1000000, ENOUGH = 3 };
+    uint32_t probed[KERNELS + 1] = {0}, complete = 0;
+    uint64_t i = 0;
     CHECK(pasta_open() && !pasta_probe_always());
     pasta_scope_on_pause(change);
     for (uint32_t kernels = KERNELS; kernels <= KERNELS + 1; kernels++) {
-        for (uint64_t end = i + 1000000; following && i < end; i++, now += 35000) {
+        uint64_t begin = i, followed = 0, needed = 0;
+        for (; i < begin + LAUNCHES; i++, now += 35000) {
             uint32_t kernel = (uint32_t)(i % kernels);
-            pasta_probe_decision d = launch_in("mm", FIRST_NAME + kernel, i);
-            CHECK(!d.paused || kernel == KERNELS); /* it was launched first while operators were paused */
-            probed[kernel] += d.probed;
-            if (d.probed) complete = i, now += 500000;
+            followed += LOAD(following);
+            if (launch_in("mm", FIRST_NAME + kernel, i).probed) {
+                now += 500000;
+                if (++probed[kernel] == ENOUGH && ++complete == kernels) needed = i - begin;
+            }
             if (i % 1000 == 999) pasta_probe_waited();
         }
-        CHECK(!following && i - complete > 4096 && i - complete < 4200);
-        for (uint32_t kernel = 0; kernel < kernels; kernel++) CHECK(probed[kernel] >= 3);
-        (void)launch_in("mm", FIRST_NAME + KERNELS, i++);
-        CHECK(following == (kernels == KERNELS));
+        CHECK(complete == kernels && needed < 30000);
+        CHECK(!following && followed > 4096 && followed < LAUNCHES / 30);
     }
+}
+
+/* Steps of 600 launches. Amounts of one kernel, which two operators launch, and of another one, once a step, differ; those
+ * of a hundred others are alike. */
+static void differing_pauses(void) {
+    enum { STEPS = 1000, LAUNCHES = 600, FORWARD = 400, SINGLE = 8, DIFFERING = 9, ALIKE = 10, KERNELS = 100 };
+    uint64_t i = 0, late = 0, brief = 0;
+    uint32_t probed[3] = {0}, regular[2] = {0};
+    CHECK(pasta_open() && !pasta_probe_always());
+    pasta_scope_on_pause(change);
+    for (uint32_t step = 0; step < STEPS; step++)
+        for (uint32_t at = 0; at < LAUNCHES; at++, i++) {
+            uint32_t name = at == 0 ? SINGLE : at % 10 ? ALIKE + at % KERNELS : DIFFERING;
+            bool backward = at > FORWARD, followed = LOAD(following);
+            pasta_probe_decision d = launch_in(backward ? "mm_backward" : "mm", name, i);
+            CHECK(followed || d.paused);
+            late += followed && step >= STEPS / 10;
+            brief += followed && d.paused;
+            if (name == DIFFERING && !d.paused) regular[backward]++;
+            if (!d.probed) continue;
+            probed[name < ALIKE ? name - SINGLE : 2]++;
+            pasta_probe_counted(d.shape, name < ALIKE ? 1000 + random_below(500) : 1000);
+        }
+    CHECK(!following && probed[0] >= 20 && probed[0] <= 30 && probed[1] >= 2 * 20 && probed[1] <= 2 * 30);
+    CHECK(probed[2] <= 2 * KERNELS * (3 + 1)); /* one round of spot checks */
+    CHECK(late < (STEPS - STEPS / 10) * LAUNCHES / 100 && brief > 0);
+    CHECK(regular[1] * 40 > regular[0] * 19 * 0.9 && regular[1] * 40 < regular[0] * 19 * 1.1); /* as many are launched in a step */
 }
 
 /* A module holds something wanted from its first shape until all that came are complete. */
@@ -683,7 +711,7 @@ int main(int argc, char **argv) {
         {"budget_slow_start", budget_slow_start}, {"budget_unsampled", budget_unsampled}, {"budget_long_launches", budget_long_launches}, {"budget_cheap", budget_cheap},
         {"budget_then_steps", budget_then_steps},
         {"select", select_kernels}, {"step_ranges", step_ranges}, {"nested_ranges", nested_ranges},
-        {"enough", enough}, {"modules", modules}, {"by_operator", by_operator}, {"pauses", pauses}, {"budget_pauses", budget_pauses},
+        {"enough", enough}, {"modules", modules}, {"by_operator", by_operator}, {"pauses", pauses}, {"budget_pauses", budget_pauses}, {"differing_pauses", differing_pauses},
         {"pausing_threads", pausing_threads},
         {"selected_modules", selected_modules}, {"spot_checks", spot_checks}, {"unlike_launches", unlike_launches},
         {"unimportant_launches", unimportant_launches},

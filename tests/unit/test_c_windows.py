@@ -37,6 +37,7 @@ CASES = (
     Case("by_operator", SAMPLE),
     Case("pauses", {**SAMPLE, "probe_pause": 1}),
     Case("budget_pauses", {**KEPT, "probe_pause": 1}),
+    Case("differing_pauses", {**SAMPLE, "probe_spot_check": 4000, "probe_pause": 1}),
     Case("pausing_threads", {**SAMPLE, "probe_pause": 1}),
     Case("selected_modules", {"probe_kernel": "."}),
     Case("spot_checks", SAMPLE),

@@ -293,6 +293,46 @@ def test_launches_at_pauses_are_divided_among_the_operators_of_their_shape() -> 
     assert "1 shape of launches never probed, 0.9 % of launches" in counts.text()
 
 
+def test_launches_that_were_followed_briefly_do_not_count_for_proportions() -> None:
+    """Operators were followed from some launch to one of operator 7, which was probed."""
+    counts = Sampling()
+    launches = np.zeros(1000, abi.dtype("kernel_launch"))
+    launches["name"] = 1
+    launches["ordinal"] = np.arange(len(launches))
+    operators = np.zeros(len(launches), np.uint32)
+    operators[:40], operators[40:100] = 7, 8
+    launches["flags"][100:] |= abi.FLAG_PAUSED
+    operators[500:510] = 8
+    operators[510:515] = 7
+    probed = [0, 1, 40, 41, *range(510, 515)]
+    launches["flags"][probed] |= abi.FLAG_PROBED
+    counts.add(launches, operators)
+    seen = {shape.probed: counts.launches()[shape.number] for shape in counts.shapes.values()}
+    assert seen == {0: 0, 2: 600, 7: 400}
+    amounts = np.asarray([20.0, 20.0, 10.0, 10.0, *[20.0] * 5])
+    assert counts.estimates(np.asarray(probed), amounts)[1].total == 400 * 20 + 600 * 10
+
+
+def test_launches_at_pauses_are_like_those_shortly_before() -> None:
+    """Operator 7 launched a thousand times at the start, and then no more."""
+    counts = Sampling()
+    launches = np.zeros(20_000, abi.dtype("kernel_launch"))
+    launches["name"] = 1
+    launches["name"][[100, 15_000]] = 2  # one at the start, one at a pause
+    launches["ordinal"] = np.arange(len(launches))
+    operators = np.full(len(launches), 7, np.uint32)
+    operators[1000:7000] = [8, 8, 9] * 2000
+    launches["flags"][7000:] |= abi.FLAG_PAUSED
+    for part in range(0, len(launches), 3000):
+        counts.add(launches[part : part + 3000], operators[part : part + 3000])
+    seen = [counts.launches()[shape.number] for shape in counts.shapes.values()]
+    at_pause = 13_000 - 1
+    assert sum(seen) == pytest.approx(len(launches))
+    assert sorted(seen) == pytest.approx(
+        [0, 0, 2, 999, 2000 + at_pause / 3, 4000 + 2 * at_pause / 3], rel=1e-3
+    )
+
+
 def test_missed_launches_were_not_probed() -> None:
     counts = sampling({1: 10, 2: 5, 3: 4}, {1: 10, 2: 5, 3: 4})
     assert counts.exact
