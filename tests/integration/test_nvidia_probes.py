@@ -788,28 +788,31 @@ def test_patches_follow_windows(play: Play) -> None:
 def test_patches_of_known_shapes_are_taken_out(play: Play) -> None:
     """Launches with patches, and changes of patches, do not grow with the length of the run, though
     one shape in a module will never have enough launches."""
-    script, count = Script(), 600
+    script, count = Script(), 900
     script.alloc(0x200000000, 1 << 20)
     script.say("load", 0x5000)
     script.say("load", 0x6000)
     script.say("kernel", 0x5000, 0xF2, 7)
     script.launch(S, (0x200000000, 1, 0x10))
-    launches, probed = 1, Counter[int]()
+    kernels = ((0x5000, 0xF0), (0x5000, 0xF1), (0x6000, 0xF3))
     for _ in range(count):
-        for module, function in ((0x5000, 0xF0), (0x5000, 0xF1), (0x6000, 0xF3)):
-            # 3, and one more after 100 launches of each of the four shapes, and after 200
-            counts = probed[function] < 3 + (launches >= 400) + (launches >= 1200)
-            launches, probed[function] = launches + 1, probed[function] + counts
+        for module, function in kernels:
             script.say("kernel", module, function, 1)
-            script.launch(S, (0x200000000, 1, 0x10), counts=counts)
+            script.launch(S, (0x200000000, 1, 0x10))
     script.say("kernel", 0x6000, 0xF3, 7)  # a new shape, in a module without patches
-    for n in range(5):
-        script.launch(S, (0x200000000, 1000 + n, 0x10), counts=n < 3)
+    for _ in range(5):
+        script.launch(S, (0x200000000, 1, 0x10))
     script.say("report")
     done = play(script, "--sample", "--set", "probes.spot-check=100")
-    assert_counted(done, script)
-    # 11 probed ones, and 4 after each of the 3 times that patches were there
-    assert patched(done)[0x5000] == (11 + 4 * 3, 2 * count + 1 - 23, 3, 3)
+    counted = [launch for launch, *_ in sorted(rows(done, "total"))]
+    assert counted[0] == 0 and counted[-3:] == [3 * count + 1, 3 * count + 2, 3 * count + 3]
+    for first in (1, 2, 3):
+        own = [launch for launch in counted[1:-3] if launch % 3 == first % 3]
+        # 3, and one more within a round after 100 launches of each of the four shapes, and 200
+        assert own[:3] == [first, first + 3, first + 6]
+        assert len(own) == 5 and 400 < own[3] < 1200 < own[4]
+    # 11 probed ones, and 4 after each of the 5 times that patches were there
+    assert patched(done)[0x5000] == (11 + 4 * 5, 2 * count + 1 - 31, 5, 5)
     assert patched(done)[0x6000] == (5 + 3, count + 5 - 8, 4, 4)
 
 

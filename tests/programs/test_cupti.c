@@ -120,7 +120,7 @@ static void replaced(void) {
     CHECK(is_known(alike(0)) && !is_known(alike(1)) && is_known(alike(3)) && is_known(alike(10)));
 }
 
-/* A program that polls: the ids of pending work increase by arbitrary steps. */
+/* A program that polls under another client: the ids of pending work increase by arbitrary steps. */
 static void polled(void) {
     enum { PENDING = 8000 };
     static uint32_t calls[PENDING];

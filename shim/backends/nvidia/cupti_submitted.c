@@ -1,7 +1,8 @@
-/* Work whose records have not arrived, by CUPTI's correlation id, which counts all calls, including those that submit nothing.
+/* Work whose records have not arrived, by CUPTI's correlation id, which counts all calls that any client of CUPTI asked for.
  *
  * Threads that launch write, CUPTI's own thread reads. A correlation id has four possible places, as in a set-associative cache:
- * in a program that polls, the ids of pending work have arbitrary remainders, and would replace each other if each had only one.
+ * while another client, such as torch.profiler, asks for all calls, and the program polls, the ids of pending work have arbitrary
+ * remainders, and would replace each other if each had only one.
  */
 #include <stddef.h>
 #include <string.h>
