@@ -215,12 +215,12 @@ int main(void) {
 @pytest.mark.main
 def test_enough_of_each_shape(pasta_preload, compile_c) -> None:
     program = compile_c(SHAPES)
-    run = pasta_preload(program, options=(*options("probes.spot-check=400"), "--sample")).run
+    run = pasta_preload(program, options=(*options("probes.spot-check=200"), "--sample")).run
     file = run.path / "results" / "access_count" / "probed.parquet"
     shapes = {row["grid"]: row for row in ds.dataset(str(file)).to_table().to_pylist()}
-    # 3, and another one after 400 launches per shape; 800 more would be the next distance
-    assert (shapes["1x1x1"]["launches"], shapes["1x1x1"]["probed"]) == (1000, 4)
-    assert (shapes["2x1x1"]["launches"], shapes["2x1x1"]["probed"]) == (500, 4)
+    # 3, another one after 200 launches per shape, and perhaps one after 400 more
+    assert shapes["1x1x1"]["launches"] == 1000 and 4 <= shapes["1x1x1"]["probed"] <= 5
+    assert shapes["2x1x1"]["launches"] == 500 and 4 <= shapes["2x1x1"]["probed"] <= 5
     # launches that differ are probed at growing distances
     assert shapes["3x1x1"]["launches"] == 500 and 15 < shapes["3x1x1"]["probed"] < 40
     (row,) = kernels(run)
