@@ -131,11 +131,15 @@ void pasta_scope_on_pause(bool (*change)(bool paused));
 bool pasta_scope_pauses(void); /* at times */
 /* Whether this thread's operators are unknown: they are not followed, or were not when those that are open began. */
 bool pasta_scope_is_unknown(void);
-/* Whether operators are followed for a few launches only, which says little of how often each of them launches. */
+/* Whether operators are followed briefly: it does not tell how often each of them launches. */
 bool pasta_scope_is_brief(void);
-/* What a launch needs: nothing; that operators are followed from now on, until none was needed for a while; that they are for
- * the launches that are due now; or that all these have been launched. */
-typedef enum { PASTA_FOLLOW_NOT, PASTA_FOLLOW, PASTA_FOLLOW_BRIEFLY, PASTA_FOLLOW_ENOUGH } pasta_follow;
+/* How long operators are followed because of a launch. */
+typedef enum {
+    PASTA_FOLLOW_NOT,     /* it needs none */
+    PASTA_FOLLOW,         /* until none was needed for a while */
+    PASTA_FOLLOW_BRIEFLY, /* until the launches that are due have come, */
+    PASTA_FOLLOW_ENOUGH,  /* which they have with this one */
+} pasta_follow;
 void pasta_scope_launched(uint64_t ordinal, pasta_follow need, bool unknown);
 void pasta_capture_begins(void); /* of a graph, whose nodes belong to operators: they are followed */
 

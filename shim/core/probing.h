@@ -12,7 +12,7 @@
 typedef struct pasta_sampling {
     uint32_t enough;     /* launches of a shape that are probed; UINT32_MAX: all */
     uint32_t spot_check; /* launches of a shape before the first later check, in the mean over shapes; 0: none */
-    bool in_windows;     /* of a budget: only then launches may be probed */
+    bool in_windows;     /* launches may be probed in windows only */
 } pasta_sampling;
 
 typedef enum { PASTA_MAY_PROBE, PASTA_WINDOW_CLOSED, PASTA_CANNOT_PROBE } pasta_chance;

@@ -29,6 +29,7 @@ enum { WITHIN = 4096 };      /* launches of all shapes, within which a round has
 #define MIN_SPREAD 1e-4
 #define SMALL 0.005
 enum { LEAST = 8 }; /* amounts that tell how much they differ, where they do */
+enum { FEW = 256 };  /* launches of all shapes, in which their shares of all amounts are not those of later ones */
 
 typedef struct {
     uint64_t key; /* 0: free */
@@ -157,12 +158,12 @@ static dueness due_in_rounds(const shape *s, const shape *entry) {
 /* Whether the launch `number` of an entry that is due has its turn, or a later one has come. It is not the one at which that
  * is decided, since patches are put in before. */
 static bool has_turn(shape *entry, uint32_t number, dueness due) {
-    if (LOAD(entry->next) || settings.in_windows) return true; /* otherwise it would hardly be in one */
+    if (LOAD(entry->next) || settings.in_windows) return true; /* hardly one at random would be in a window */
     uint32_t turn = LOAD(entry->turn);
     if (!turn) {
-        uint64_t within = due == DUE ? distance_of_checks() : distance_of_extra();
+        uint64_t launches = LOAD(all_shapes.launches), within = due == DUE ? distance_of_checks() : distance_of_extra();
         if (within > WITHIN) within = WITHIN;
-        uint64_t usual = within * number / LOAD(all_shapes.launches), some = mixed(LOAD(entry->key), number) >> 32;
+        uint64_t usual = within * number / launches, some = mixed(launches, number) >> 32; /* the same in each run */
         turn = number + 2 + (usual ? (uint32_t)(some % usual) : 0);
         STORE(entry->turn, turn);
     }
@@ -265,7 +266,6 @@ pasta_probe_decision pasta_shapes_decide(const pasta_kernel_launch *l, pasta_cha
     pasta_probe_decision d = decide(s, number, found, chance);
     *due = found != NOT_DUE;
     if (d.probed && !is_new) end_turn(entry);
-    else if (*due && !is_new) STORE(entry->turn, 0); /* another one, when one may be probed */
     if (!all) return d;
     d.paused = unknown || pasta_scope_is_brief();
     if (number == 0) STORE(s->all, (uint32_t)(all - shapes) + 1); /* later, `differing` may have been counted without it */
@@ -301,8 +301,6 @@ static void estimate(shape *s) {
     s->total = s->mean * LOAD(s->launches);
     amounts.total += s->total - before;
 }
-
-enum { FEW = 256 }; /* launches, of which shares of all amounts say little */
 
 /* A shape's share changes with the launches of others. */
 static void consider_all(void) {

@@ -48,7 +48,7 @@ static void read_configuration(void) {
     if (millionths) settings.unit = BUDGET;
     pasta_shapes_configure((pasta_sampling){.enough = enough && enough < UINT32_MAX ? (uint32_t)enough : UINT32_MAX,
                                             .spot_check = spot_check < UINT32_MAX ? (uint32_t)spot_check : 0,
-                                            .in_windows = settings.unit == BUDGET});
+                                            .in_windows = settings.unit != ALWAYS});
     pasta_budget_begin((pasta_budget){.share = (double)millionths / 1e6, .factor = (double)percent / 100, .sampled = enough > 0});
     bool selects = pasta_select_configure();
     bool by_shape = enough && (settings.unit == ALWAYS || settings.unit == BUDGET);

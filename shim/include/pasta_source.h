@@ -128,7 +128,7 @@ void pasta_keep_image(uint64_t hash, const void *image, size_t bytes);
 typedef struct pasta_probe_decision {
     bool probed;
     bool missed; /* it would be probed, if it could */
-    bool paused; /* the framework's operator is unknown, or operators are followed for a moment only */
+    bool paused; /* operators are not followed, or briefly; see PASTA_FLAG_PAUSED */
     /* Change of the number of kernels, or of shapes of launches, in the launch's module that are still to be
      * probed: 1, 0 or -1.  While none is, a module needs no patches. */
     int8_t wanted;

@@ -806,14 +806,19 @@ def test_patches_of_known_shapes_are_taken_out(play: Play) -> None:
     done = play(script, "--sample", "--set", "probes.spot-check=100")
     counted = [launch for launch, *_ in sorted(rows(done, "total"))]
     assert counted[0] == 0 and counted[-3:] == [3 * count + 1, 3 * count + 2, 3 * count + 3]
-    for first in (1, 2, 3):
+    later = Counter[int]()
+    for first, (module, _) in enumerate(kernels, start=1):
         own = [launch for launch in counted[1:-3] if launch % 3 == first % 3]
         # 3, and one more within a round after 100 launches of each of the four shapes, and 200
         assert own[:3] == [first, first + 3, first + 6]
-        assert len(own) == 5 and 400 < own[3] < 1200 < own[4]
-    # 11 probed ones, and 4 after each of the 5 times that patches were there
-    assert patched(done)[0x5000] == (11 + 4 * 5, 2 * count + 1 - 31, 5, 5)
-    assert patched(done)[0x6000] == (5 + 3, count + 5 - 8, 4, 4)
+        assert 400 < own[3] < 1200 and all(launch > 1200 for launch in own[4:]) and len(own) <= 5
+        later[module] += len(own) - 3
+    for module, launches, early in ((0x5000, 2 * count + 1, 7), (0x6000, count + 5, 3 + 3)):
+        with_patches, without, put_in, taken_out = patched(done)[module]
+        assert with_patches + without == launches
+        # patches stay for 4 launches; those of a new shape to the end
+        assert put_in == taken_out <= 1 + later[module] + (module == 0x6000)
+        assert with_patches <= early + later[module] + 4 * put_in
 
 
 def graphs(script: Script, replays: int, counted: Callable[[int], bool]) -> None:
