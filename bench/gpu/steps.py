@@ -11,8 +11,8 @@ of programs that the host bounds differ by 15 to 60 %. `pasta` stops PASTA's pro
 `cupti` everything that a client of CUPTI has enabled (see in_process.py); `profiler` stops
 torch.profiler; `callback` removes a callback of PyTorch's operators that records nothing, `tensors`
 one that also gets their inputs and outputs. The ratio `paired` is the median over pairs of adjacent
-blocks after the first tenth; `mean` is that of the mean times, `total` that of the mean time of all
-steps to those off.
+blocks after the first tenth; `mean` is that of the mean times, `late` the same after the first
+tenth, `total` that of the mean time of all steps to those off.
 """
 
 from __future__ import annotations
@@ -215,13 +215,18 @@ def main() -> None:
     print(f"{options.mode}: {float(result):.1f}")
     if options.switch:
         times = times[not options.warmup :]  # the first step of all is slow by itself
-        on, off = ([ms for at, ms in times if at // BLOCK % 2 == n] for n in (0, 1))
+        late = times[len(times) // 10 :]
+        on, off, on_late, off_late = (
+            [ms for at, ms in some if at // BLOCK % 2 == n]
+            for some in (times, late)
+            for n in (0, 1)
+        )
         print(f"on {quartiles(on)} ms, off {quartiles(off)} ms", file=sys.stderr)
-        without = statistics.mean(off)
         ratios = {
-            "paired": paired_ratio(times[len(times) // 10 :]),
-            "mean": statistics.mean(on) / without,
-            "total": statistics.mean(on + off) / without,
+            "paired": paired_ratio(late),
+            "mean": statistics.mean(on) / statistics.mean(off),
+            "late": statistics.mean(on_late) / statistics.mean(off_late),
+            "total": statistics.mean(on + off) / statistics.mean(off),
         }
         for name, ratio in ratios.items():
             print(f"{name} on / off = {ratio:.4f}", file=sys.stderr)

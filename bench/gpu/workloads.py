@@ -83,8 +83,8 @@ def ran(
 def switched_ratios(
     name: str, command: list[str], directory: Path, environment: dict[str, str] | None = None
 ) -> dict[str, float]:
-    """Ratios of what steps.py switches, in one process, as it prints them: `paired`, `mean` and
-    `total`. Exits with its messages if it fails."""
+    """Ratios of what steps.py switches, in one process, as it prints them: `paired`, `mean`,
+    `late` and `total`. Exits with its messages if it fails."""
     done = ran(command, directory, environment)
     found = re.findall(r"^(\w+) on / off = ([\d.]+)$", done.stderr, re.MULTILINE)
     if done.returncode or not found:
