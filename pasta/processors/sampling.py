@@ -153,8 +153,7 @@ class Sampling:
             self._numbers.setdefault(page, np.zeros(_PAGE, np.uint32))[at] = of_launch[mine]
         if operators is not None:
             order = np.argsort(launches["ordinal"][direct], kind="stable")
-            of = (each[direct][order] for each in (of_launch, alike, at_pause))
-            self._divide(*of)
+            self._divide(*(each[direct][order] for each in (of_launch, alike, at_pause)))
 
     def _divide(self, numbers: NDArray[Any], alike: NDArray[Any], at_pause: NDArray[Any]) -> None:
         """Divides launches at pauses among shapes, in proportion to those that were followed
