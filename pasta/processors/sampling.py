@@ -23,6 +23,9 @@ _PAGE = 1 << 16
 _RECENT = 4096
 #: Launches among which the order in which operators were followed and paused does not matter.
 _CHUNK = 1024
+#: A shape's first launches, if they were probed, and the probed launches after them from which on
+#: they no longer stand for others: what comes first in a run, or in a step, may be unlike the rest.
+_FIRST, _OTHERS = 8, 5
 
 
 @dataclass(frozen=True)
@@ -72,11 +75,14 @@ def _variance(values: NDArray[Any], count: int) -> float:
 class Shape:
     """Launches that do the same, unless it depends on their data: same kernel (name id), module,
     grid, block, dynamic shared memory (bytes; absent: all ones) and, unless a graph launched them,
-    operator. Numbers are consecutive, from 1.
+    operator.
+
+    A shape has two numbers: `number` + 1 for its first launches. Numbers are consecutive, from 1.
 
     `alike` is equal for shapes that differ in the operator only. Launches while operators were
     paused or followed briefly, which were not probed, are a shape without a known operator:
     `paused`. `brief`: probed ones of these, which do not tell how often their operator launches.
+    `first`: those before the first that was not probed; `first_missed`: of them without counts.
     `divided`: launches at pauses that count for this shape, by those that were followed shortly
     before."""
 
@@ -91,11 +97,18 @@ class Shape:
     probed: int = 0
     brief: int = 0
     divided: float = 0.0
+    first: int = 0
+    first_missed: int = 0
 
     @property
     def followed(self) -> int:
         """Launches that tell how often the operator launches."""
         return 0 if self.paused else self.seen - self.brief
+
+    @property
+    def split(self) -> bool:
+        """Whether the first launches, which were all probed, stand for themselves only."""
+        return self.first > 1 and not self.first_missed and self.probed - self.first >= _OTHERS
 
 
 class Sampling:
@@ -145,15 +158,34 @@ class Sampling:
                 strict=True,
             )
         ]  # fmt: skip
+        of_launch = np.asarray([shape.number for shape in shapes], np.uint32)[group]
+        of_launch[self._firsts(shapes, group, probed, launches["ordinal"])] += 1
         for shape, *counts in zip(shapes, seen, hits, briefly, strict=True):
             self._count(shape, *counts)
-        numbers = [shape.number for shape in shapes]
-        of_launch = np.asarray(numbers, np.uint32)[group]
         for page, mine, at in _pages(launches["ordinal"]):
             self._numbers.setdefault(page, np.zeros(_PAGE, np.uint32))[at] = of_launch[mine]
         if operators is not None:
             order = np.argsort(launches["ordinal"][direct], kind="stable")
             self._divide(*(each[direct][order] for each in (of_launch, alike, at_pause)))
+
+    def _firsts(
+        self, shapes: Sequence[Shape], group: NDArray[Any], probed: NDArray[Any],
+        ordinals: NDArray[Any],
+    ) -> NDArray[Any]:  # fmt: skip
+        """Indices of launches that are among the first ones of their shape, of which none was left
+        out. `shapes`: by group; their launches were not counted yet."""
+        new = [each.first == each.seen and each.first < _FIRST for each in shapes]
+        if not any(new):
+            return np.empty(0, np.intp)
+        mine = np.flatnonzero(np.asarray(new)[group])
+        mine = mine[np.lexsort((ordinals[mine], group[mine]))]
+        found = []
+        for part in np.split(mine, np.flatnonzero(np.diff(group[mine])) + 1):
+            shape, hit = shapes[group[part[0]]], probed[part]
+            part = part[: len(part) if hit.all() else int(hit.argmin())][: _FIRST - shape.first]
+            shape.first += len(part)
+            found.append(part)
+        return np.concatenate(found)
 
     def _divide(self, numbers: NDArray[Any], alike: NDArray[Any], at_pause: NDArray[Any]) -> None:
         """Divides launches at pauses among shapes, in proportion to those that were followed
@@ -182,7 +214,7 @@ class Sampling:
         if shape is None:
             grid, block = tuple(launch["grid"].tolist()), tuple(launch["block"].tolist())
             shape = self.shapes[key] = Shape(
-                len(self.shapes) + 1, alike, paused, int(launch["name"]), grid, block,
+                2 * len(self.shapes) + 1, alike, paused, int(launch["name"]), grid, block,
                 int(launch["shared_dynamic"]),
             )  # fmt: skip
         return shape
@@ -208,8 +240,9 @@ class Sampling:
         shapes = [*self.shapes.values()]
         numbers, counts = np.unique(self.numbers(launches[new]), return_counts=True)
         for number, count in zip(numbers.tolist(), counts.tolist(), strict=True):
-            shape = shapes[number - 1]
+            shape = shapes[(number - 1) // 2]
             shape.probed -= count
+            shape.first_missed += count if number != shape.number else 0
             self.probed[shape.kernel] -= count
             if not self.probed[shape.kernel]:
                 del self.probed[shape.kernel]
@@ -284,9 +317,15 @@ class Sampling:
         seen = self.launches()
         for shape in self.shapes.values():
             if shape.probed:
-                own = values.get(shape.number, counts[:0])
-                found = estimate(own, shape.probed, seen[shape.number]), own
-                shapes.setdefault(shape.kernel, []).append(found)
+                own, first = (values.get(shape.number + n, counts[:0]) for n in (0, 1))
+                both = np.concatenate([first, own])
+                if shape.split:
+                    rest = shape.probed - shape.first
+                    found = estimate(own, rest, seen[shape.number] - shape.first)
+                    found = Estimate(found.total + float(first.sum()), found.error)
+                else:
+                    found = estimate(both, shape.probed, seen[shape.number])
+                shapes.setdefault(shape.kernel, []).append((found, both))
         rests = self._rests(seen)
         return {
             name: self._of_kernel(name, shapes.get(name, []), rests.get(name, 0))
@@ -318,12 +357,15 @@ class Sampling:
 
     def shape_weights(self) -> NDArray[Any]:
         """`weights` by the number of a shape; 1 for unknown shapes (number 0)."""
-        seen, found = self.launches(), np.ones(len(self.shapes) + 1)
+        seen, found = self.launches(), np.ones(2 * len(self.shapes) + 1)
         rests = self._rests(seen)
         for each in self.shapes.values():
             if each.probed:
-                rest = rests.get(each.kernel, 0) / self.probed[each.kernel]
-                found[each.number] = seen[each.number] / each.probed + rest
+                first = each.first if each.split else 0
+                weight = (seen[each.number] - first) / (each.probed - first)
+                both = found[each.number : each.number + 2]
+                both[:] = weight, 1 if first else weight
+                both += rests.get(each.kernel, 0) / self.probed[each.kernel]
         return found
 
     def completed(self, launches: NDArray[Any], counts: NDArray[Any]) -> NDArray[Any]:
@@ -331,12 +373,13 @@ class Sampling:
         the mean of their shape, or if that was never probed, of the shapes that differ in the
         operator only, or of their kernel; NaN if none was."""
         numbers = self.numbers(launches)
-        wider = np.zeros((2, len(self.shapes) + 1), np.uint64)
+        wider = np.zeros((3, 2 * len(self.shapes) + 1), np.uint64)
         for each in self.shapes.values():
-            wider[:, each.number] = each.alike, each.kernel
+            wider[:, each.number] = each.number, each.alike, each.kernel
+            wider[:, each.number + 1] = each.number + each.split, each.alike, each.kernel
         found = counts
-        coarse = [np.unique(of[numbers], return_inverse=True)[1].reshape(-1) for of in wider]
-        for groups in (numbers, *coarse):
+        for of in wider:
+            groups = np.unique(of[numbers], return_inverse=True)[1].reshape(-1)
             known = ~np.isnan(counts)
             size = int(groups.max(initial=0)) + 1
             probed = np.bincount(groups[known], minlength=size)
@@ -449,9 +492,9 @@ class Sampling:
 def _shares(shapes: Sequence[Shape], numbers: NDArray[Any]) -> dict[int, list[tuple[Shape, float]]]:
     """The shapes with these numbers, each with its share of those alike, by `alike`."""
     found: dict[int, list[tuple[Shape, int]]] = {}
-    distinct, counts = np.unique(numbers, return_counts=True)
-    for number, count in zip(distinct.tolist(), counts.tolist(), strict=True):
-        shape = shapes[number - 1]
+    distinct, counts = np.unique((numbers - 1) // 2, return_counts=True)
+    for index, count in zip(distinct.tolist(), counts.tolist(), strict=True):
+        shape = shapes[index]
         found.setdefault(shape.alike, []).append((shape, count))
     totals = {key: sum(count for _, count in each) for key, each in found.items()}
     return {

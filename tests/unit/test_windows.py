@@ -333,6 +333,30 @@ def test_launches_at_pauses_are_like_those_shortly_before() -> None:
     )
 
 
+def test_first_launches_stand_for_themselves_once_enough_others_were_probed() -> None:
+    """The first three access ten times as much as the others."""
+    counts = Sampling()
+    launches = np.zeros(1000, abi.dtype("kernel_launch"))
+    launches["name"] = 1
+    launches["ordinal"] = np.arange(len(launches))
+    probed = np.asarray([0, 1, 2, 200, 300, 400, 500, 600])
+    launches["flags"][probed] |= abi.FLAG_PROBED
+    amounts = np.asarray([100.0] * 3 + [10.0] * 5)
+    for begin, end in ((0, 2), (2, 550)):
+        counts.add(launches[begin:end])
+    found = counts.estimates(probed[:7], amounts[:7])[1]
+    assert found.total == 550 * 340 / 7 and found.error > 0.3 * found.total
+    assert counts.weights(probed[:7]).tolist() == [550 / 7] * 7
+    counts.add(launches[550:])
+    assert counts.estimates(probed, amounts)[1] == Estimate(300 + 997 * 10, 0.0)
+    assert counts.weights(probed).tolist() == [1] * 3 + [997 / 5] * 5
+    known = np.full(len(launches), np.nan)
+    known[probed] = amounts
+    assert counts.completed(launches["ordinal"], known)[[2, 3, 999]].tolist() == [100, 10, 10]
+    counts.miss(np.asarray([1], np.uint64))  # then they are not all of the first ones
+    assert counts.weights(probed).tolist() == [1000 / 7] * 8
+
+
 def test_missed_launches_were_not_probed() -> None:
     counts = sampling({1: 10, 2: 5, 3: 4}, {1: 10, 2: 5, 3: 4})
     assert counts.exact
