@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 _ANY = (1 << 32) - 1
 #: Launches of a page of `Sampling`: a damaged record with a huge ordinal costs one page.
 _PAGE = 1 << 16
-#: Launches whose operators are representative of those of the next ones; libpasta follows operators
-#: for as many (PATIENCE of scope.c) before it pauses.
+#: Launches before a pause whose operators are taken as those of the launches at the pause. libpasta
+#: follows operators for at least as many before it pauses (PATIENCE of scope.c).
 _RECENT = 4096
-#: Launches among which the order in which operators were followed and paused does not matter.
+#: Launches that are divided at a time: their order does not matter.
 _CHUNK = 1024
-#: A shape's first launches, if they were probed, and the probed launches after them from which on
-#: they no longer stand for others: what comes first in a run, or in a step, may be unlike the rest.
+#: Most first launches of a shape that are kept apart, and the fewest probed launches after them for
+#: which they are: what comes first in a run, or in a step, may be unlike the rest.
 _FIRST, _OTHERS = 8, 5
 
 
@@ -126,8 +126,6 @@ class Sampling:
         self._misses = 0
         #: Numbers of the shapes of the last followed launches, oldest first.
         self._recent: NDArray[Any] = np.empty(0, np.uint32)
-        #: Launches at pauses that were divided among the shapes alike.
-        self._divided: dict[int, float] = {}
 
     def add(self, launches: NDArray[Any], operators: NDArray[Any] | None = None) -> None:
         """Counts launch records. `operators`: ids of the names (uint32) of the operators in which
@@ -206,8 +204,6 @@ class Sampling:
             for key, count in zip(distinct.tolist(), counts.tolist(), strict=True):
                 for shape, share in shares.get(key, ()):
                     shape.divided += count * share
-                if key in shares:
-                    self._divided[key] = self._divided.get(key, 0) + count
 
     def _shape(self, key: int, launch: Any, alike: int, paused: bool) -> Shape:
         shape = self.shapes.get(key)
@@ -287,11 +283,12 @@ class Sampling:
         are divided among the shapes that differ in the operator only, in proportion to their other
         launches: those shortly before the pause, or if none of them was, all."""
         followed: dict[int, int] = {}
-        others: dict[int, float] = {key: -count for key, count in self._divided.items()}
+        others: dict[int, float] = {}
         for each in self.shapes.values():
             followed[each.alike] = followed.get(each.alike, 0) + each.followed
             if each.paused or each.followed:
-                others[each.alike] = others.get(each.alike, 0) + each.seen - each.followed
+                more = each.seen - each.followed - each.divided
+                others[each.alike] = others.get(each.alike, 0) + more
         found: dict[int, float] = {}
         for each in self.shapes.values():
             more, own = max(others.get(each.alike, 0), 0), followed[each.alike]

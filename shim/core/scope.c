@@ -27,14 +27,14 @@ static _Thread_local struct {
 } here;
 enum { IN_OPERATOR = 1, IN_MODULE = 2 };
 
-/* Operators are paused when the last PATIENCE launches needed none, or as soon as all that were needed for a moment have come.
- * A thread in which SILENCE launches are in none has none. */
+/* Operators are paused when the last PATIENCE launches needed none; if they are followed briefly, as soon as the launches that
+ * needed them have come. A thread in which SILENCE launches are in none has none. */
 enum { PATIENCE = 4096, SILENCE = 256 };
 static struct {
     bool allowed;
     uint32_t on, number; /* `number`: of the last pause, from 1 */
     uint32_t changing;   /* a thread does */
-    uint32_t brief;      /* followed, but only for a moment */
+    uint32_t brief;      /* they are followed briefly */
     uint64_t until, until_briefly; /* ordinal of the launch after which operators are not needed */
     bool (*change)(bool paused);
 } pause;

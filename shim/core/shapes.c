@@ -6,8 +6,8 @@
  * doubles. Extra rounds are of the shapes whose amounts differ, until enough is known of them: the distance is in
  * proportion to the number of these shapes, and grows by as much with each round, so that the error becomes smaller as
  * the run goes on, at a cost that becomes smaller, too. Both start over when a spot check finds that amounts differ.
- * In a round not the next launch of a shape is probed, but one of the next, at random: of launches in a row, such as those
- * of an optimizer, the next one would always be the first.
+ * Which of a shape's next launches is probed in a round is chosen at random: of launches in a row, such as those of an
+ * optimizer, the next one would nearly always be the first.
  *
  * While a framework's operators are not followed (scope.c), no shape is known. Then a launch counts in an entry for all
  * operators, which has the turn in rounds: operators are followed again from that launch on, in an extra round until the
@@ -22,24 +22,25 @@
 enum { SHAPES = 1 << 15, MAX_PROBES = 64 };
 enum { MAX_DOUBLINGS = 6 }; /* of the distance between spot checks */
 enum { EXTRA_DISTANCE = 4 }; /* launches per shape and differing shape before the first extra round; added to that before each */
-enum { WITHIN = 4096 };      /* launches of all shapes, within which a round has one of each: more than in most programs' steps */
+enum { WITHIN = 4096 }; /* launches of all shapes in which a round probes one of each: more than most programs' steps have */
 /* Standard error of a mean, as a share of it, that sampling aims at; and the least spread that counts. A shape with less
  * than SMALL of all amounts may have an error as large, compared with all of them, as one with SMALL. */
 #define WANTED_ERROR 0.01
 #define MIN_SPREAD 1e-4
 #define SMALL 0.005
 enum { LEAST = 8 }; /* amounts that tell how much they differ, where they do */
-enum { FEW = 256 };  /* launches of all shapes, in which their shares of all amounts are not those of later ones */
+enum { SETTLING = 256 }; /* launches after which all shapes are considered again, besides a quarter of those before */
 
 typedef struct {
     uint64_t key; /* 0: free */
-    uint32_t launches, probed;
+    uint32_t launches;
+    uint32_t probed;       /* of all operators: `enough` once one of these shapes is known */
     uint32_t check, extra; /* numbers of the last rounds in which it had its turn */
     uint32_t turn;         /* number of the launch that has it in the current round, plus one; 0: not chosen yet */
     uint32_t wanted;       /* launches to be probed: more than `enough` where amounts differ */
     uint32_t differing;    /* more are wanted than were counted; of all operators: the number of these shapes */
     uint32_t all;          /* place of the entry for all operators, plus one; 0: none */
-    uint32_t known, next;  /* of all operators: one of these shapes is; the next launch has the turn, when its operator is known */
+    uint32_t next;         /* of all operators: the next launch whose operator is known has the turn */
     uint32_t counted;      /* amounts, so far */
     double mean, squares;  /* of these amounts: their mean, sum of squared differences from it */
     double total;          /* of all launches, as estimated last */
@@ -126,14 +127,11 @@ static uint64_t distance_of_extra(void) {
     return (uint64_t)EXTRA_DISTANCE * LOAD(all_shapes.shapes) * LOAD(all_shapes.differing) * (1 + LOAD(extra.grown));
 }
 
-/* `distance` in launches of all shapes; 0: there are no such rounds. */
-static bool next_begins(const rounds *r, uint64_t distance, uint64_t launch) {
-    return PASTA_UNLIKELY(distance && launch >= LOAD(r->begun) + distance);
-}
-
-static void begin_next(rounds *r, uint64_t launch, uint32_t most_grown) {
+/* Begins the next round if the last one is `distance` launches of all shapes ago; 0: there are no such rounds. */
+static void follow_rounds(rounds *r, uint64_t distance, uint64_t launch, uint32_t most_grown) {
     uint64_t begun = LOAD(r->begun);
-    if (begun >= launch || !__atomic_compare_exchange_n(&r->begun, &begun, launch, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+    if (PASTA_LIKELY(!distance || launch < begun + distance)) return;
+    if (!__atomic_compare_exchange_n(&r->begun, &begun, launch, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
         return; /* another thread has begun it */
     if (LOAD(r->grown) < most_grown) STORE(r->grown, LOAD(r->grown) + 1);
     __atomic_fetch_add(&r->number, 1, __ATOMIC_RELAXED);
@@ -142,8 +140,8 @@ static void begin_next(rounds *r, uint64_t launch, uint32_t most_grown) {
 /* A launch of any shape: it may begin rounds. */
 static void count_launch(void) {
     uint64_t launch = __atomic_fetch_add(&all_shapes.launches, 1, __ATOMIC_RELAXED);
-    if (next_begins(&checks, distance_of_checks(), launch)) begin_next(&checks, launch, MAX_DOUBLINGS);
-    if (next_begins(&extra, distance_of_extra(), launch)) begin_next(&extra, launch, UINT32_MAX);
+    follow_rounds(&checks, distance_of_checks(), launch, MAX_DOUBLINGS);
+    follow_rounds(&extra, distance_of_extra(), launch, UINT32_MAX);
 }
 
 typedef enum { NOT_DUE, DUE_FOR_EXTRA, DUE } dueness;
@@ -155,8 +153,8 @@ static dueness due_in_rounds(const shape *s, const shape *entry) {
     return in_extra || LOAD(entry->next) ? DUE_FOR_EXTRA : NOT_DUE;
 }
 
-/* Whether the launch `number` of an entry that is due has its turn, or a later one has come. It is not the one at which that
- * is decided, since patches are put in before. */
+/* Whether the launch `number` of an entry that is due is the one to probe, or comes after it. The launch at which that is
+ * chosen cannot be the one, since patches must be in before. */
 static bool has_turn(shape *entry, uint32_t number, dueness due) {
     if (LOAD(entry->next) || settings.in_windows) return true; /* hardly one at random would be in a window */
     uint32_t turn = LOAD(entry->turn);
@@ -220,14 +218,13 @@ static pasta_probe_decision decide(shape *s, uint32_t number, dueness due, pasta
 /* The launch `number` of an entry for all operators, whose own is unknown: it is not probed. */
 static pasta_probe_decision pass(const pasta_kernel_launch *l, shape *all, uint32_t number, pasta_chance chance, bool *due) {
     count_launch();
-    dueness found = LOAD(all->known) ? due_in_rounds(all, all) : DUE;
-    if (found != NOT_DUE && LOAD(all->known) && !has_turn(all, number, found)) found = NOT_DUE;
+    dueness found = due_of(all, all, number);
     pasta_follow need = PASTA_FOLLOW_NOT;
     if (chance == PASTA_WINDOW_CLOSED) {
         *due = found != NOT_DUE;
     } else if (found == DUE) { /* is tried once */
         need = PASTA_FOLLOW;
-        STORE(all->known, 1);
+        STORE(all->probed, settings.enough);
         STORE(all->check, LOAD(checks.number));
     } else if (found == DUE_FOR_EXTRA) {
         need = PASTA_FOLLOW_BRIEFLY;
@@ -269,7 +266,7 @@ pasta_probe_decision pasta_shapes_decide(const pasta_kernel_launch *l, pasta_cha
     if (!all) return d;
     d.paused = unknown || pasta_scope_is_brief();
     if (number == 0) STORE(s->all, (uint32_t)(all - shapes) + 1); /* later, `differing` may have been counted without it */
-    STORE(all->known, 1);
+    STORE(all->probed, settings.enough);
     STORE(all->check, LOAD(s->check));
     pasta_scope_launched(l->ordinal, follow_for(found, number, chance), unknown);
     return d;
@@ -323,7 +320,7 @@ static void count(shape *s, double amount) {
         STORE(extra.grown, 0);
     }
     uint64_t launches = LOAD(all_shapes.launches);
-    if (launches < amounts.estimated + amounts.estimated / 4 + FEW) return;
+    if (launches < amounts.estimated + amounts.estimated / 4 + SETTLING) return;
     amounts.estimated = launches;
     consider_all();
 }

@@ -816,7 +816,7 @@ def test_patches_of_known_shapes_are_taken_out(play: Play) -> None:
     for module, launches, early in ((0x5000, 2 * count + 1, 7), (0x6000, count + 5, 3 + 3)):
         with_patches, without, put_in, taken_out = patched(done)[module]
         assert with_patches + without == launches
-        # patches stay for 4 launches; those of a new shape to the end
+        # patches stay in for at most four launches after a probed one
         assert put_in == taken_out <= 1 + later[module] + (module == 0x6000)
         assert with_patches <= early + later[module] + 4 * put_in
 

@@ -186,7 +186,6 @@ static outcome simulate(const program *p) {
     return found;
 }
 
-
 /* The budget of 10 % is kept, to 2 points, and windows open. A probed launch is assumed to take 12 times as long. */
 static void keeps(program p, uint64_t least) {
     static const double factors[] = {5, 12, 30, 200};
