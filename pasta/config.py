@@ -372,7 +372,7 @@ class Config(Section):
     probes_spot_check = setting(
         "probes.spot-check",
         parse_count,
-        4000,
+        10_000,
         "launches per shape, in the mean, after which --sample probes one more of each; the "
         "distance doubles each time; 0: none",
         maximum=10**9,

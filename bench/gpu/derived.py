@@ -4,9 +4,10 @@
     python bench/gpu/derived.py run [...]
 
 A shape is a kernel with its grid, block and dynamic shared memory. Compares each launch with the
-first one of its shape: accesses and bytes by kind of access, and the objects that were touched.
-They are equal if the kernel's addresses do not depend on data. Prints the share of launches and
-of accesses in shapes where all are equal, and the kernels where they are not.
+first one of its shape, and with the first one at its place: its position in a row of launches of
+the shape, and the last two others before that row, on the same thread. Compared are accesses and
+bytes by kind of access, and the numbers of objects that were touched. Prints the share of launches
+and of accesses where all are equal, and the kernels where they are not.
 """
 
 from __future__ import annotations
@@ -20,14 +21,29 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
-_SHAPE = ("name", *(f"{what}_{axis}" for what in ("grid", "block") for axis in "xyz"))
+_SHAPE = (
+    "name", *(f"{what}_{axis}" for what in ("grid", "block") for axis in "xyz"), "shared_dynamic",
+)  # fmt: skip
+Key = tuple[Any, ...]
 
 
-def shapes(run: Path) -> dict[int, tuple[Any, ...]]:
-    """The shape of each launch, by its number."""
+def shapes(run: Path) -> tuple[dict[int, Key], dict[int, Key]]:
+    """The shape of each launch, and its shape and place, by its number."""
     parts = sorted(str(each) for each in (run / "events").glob("kernel_launch-[0-9]*.parquet"))
-    launches = ds.dataset(parts).to_table(["ordinal", *_SHAPE, "shared_dynamic"]).to_pylist()
-    return {each.pop("ordinal"): tuple(each.values()) for each in launches}
+    columns = ds.dataset(parts).to_table(["ordinal", "thread", *_SHAPE]).sort_by("ordinal")
+    found: dict[int, Key] = {}
+    places: dict[int, Key] = {}
+    rows: dict[int, list[Key]] = defaultdict(list)  # by thread: the last one last
+    length: dict[int, int] = {}
+    for number, thread, *shape in zip(*(each.to_pylist() for each in columns), strict=True):
+        row = rows[thread]
+        if row[-1:] == [tuple(shape)]:
+            length[thread] += 1
+        else:
+            row[:], length[thread] = [*row[-2:], tuple(shape)], 0
+        found[number] = tuple(shape)
+        places[number] = (*row, length[thread])
+    return found, places
 
 
 def counts(run: Path) -> dict[int, tuple[Any, ...]]:
@@ -53,27 +69,26 @@ def accesses(run: Path) -> dict[int, int]:
 
 def compared(run: Path) -> None:
     """Print what one run shows."""
-    of_launch, by_launch, numbers = shapes(run), counts(run), accesses(run)
-    alike: dict[tuple[Any, ...], list[int]] = defaultdict(list)
-    for launch in sorted(by_launch):
-        alike[of_launch[launch]].append(launch)
-    repeated = {shape: each for shape, each in alike.items() if len(each) > 1}
-    different: dict[str, list[int]] = defaultdict(list)
-    for shape, launches in repeated.items():
-        wrong = [each for each in launches if by_launch[each] != by_launch[launches[0]]]
-        if wrong:
-            different[str(shape[0])] += launches
-    every, unequal = sum(numbers.values()), [each for some in different.values() for each in some]
-    told = sum(map(len, repeated.values())) - len(repeated)
-    lost = sum(numbers[each] for each in unequal)
-    print(
-        f"{run}: {len(by_launch):,} launches of {len(alike):,} shapes; a shape's first launch tells"
-        f" {told:,} others, {len(unequal):,} of them in shapes that are not alike, with"
-        f" {lost / max(every, 1):.2%} of all accesses"
-    )
-    for name, launches in sorted(different.items(), key=lambda item: -len(item[1])):
-        values = [numbers[each] for each in launches]
-        print(f"  {len(launches):,} launches, {min(values):,} to {max(values):,}: {name[:100]}")
+    by_launch, numbers = counts(run), accesses(run)
+    of_shape, of_place = shapes(run)
+    for what, of_launch in (("shapes", of_shape), ("places", of_place)):
+        alike: dict[Key, list[int]] = defaultdict(list)
+        for launch in sorted(by_launch):
+            alike[of_launch[launch]].append(launch)
+        different: dict[str, list[int]] = defaultdict(list)
+        for launches in alike.values():
+            if any(by_launch[each] != by_launch[launches[0]] for each in launches):
+                different[str(of_shape[launches[0]][0])] += launches
+        unequal = [each for some in different.values() for each in some]
+        lost = sum(numbers[each] for each in unequal) / max(sum(numbers.values()), 1)
+        print(
+            f"{run}: {len(by_launch):,} launches of {len(alike):,} {what}; the first one tells"
+            f" {len(by_launch) - len(alike):,} others, {len(unequal):,} of them in {what} that are"
+            f" not alike, with {lost:.2%} of all accesses"
+        )
+        for name, launches in sorted(different.items(), key=lambda item: -len(item[1])):
+            values = [numbers[each] for each in launches]
+            print(f"  {len(launches):,} launches, {min(values):,} to {max(values):,}: {name[:100]}")
 
 
 def main() -> None:

@@ -193,7 +193,7 @@ class Accumulator:
         if not self.spec.estimated or sampling is None or sampling.exact:
             return self.probed_rows()
         rows = self._stored()
-        return self._by_columns(rows, sampling.shape_weights()[rows["shape"]])
+        return self._by_columns(rows, sampling.place_weights()[rows["shape"]])
 
     def probed_rows(self) -> NDArray[Any]:
         """`rows` with the counts of the probed launches."""

@@ -104,7 +104,7 @@ def _patched_beside(shared: Mapping[int, int], context: Context) -> str:
 
 def _probed(sampling: Sampling, context: Context) -> Table:
     """Launches and probed launches by shape; those that were never probed come first."""
-    launches = {number: round(count) for number, count in sampling.launches().items()}
+    launches = {number: round(count) for number, count in sampling.shape_launches().items()}
     shapes = sorted(
         (each for each in sampling.shapes.values() if launches[each.number]),
         key=lambda each: (

@@ -23,9 +23,11 @@ _PAGE = 1 << 16
 _RECENT = 4096
 #: Launches that are divided at a time: their order does not matter.
 _CHUNK = 1024
-#: Most first launches of a shape that are kept apart, and the fewest probed launches after them for
-#: which they are: what comes first in a run, or in a step, may be unlike the rest.
-_FIRST, _OTHERS = 8, 5
+#: Positions in a row of launches alike that are told apart, as in shapes.c, and most places of
+#: launches with the same kernel, module, grid, block and shared memory: further ones count as one.
+_MOST_IN_ROW, _MOST_PLACES = 64, 1024
+#: Share of a shape's launches at places with two probed ones from which places are estimated apart.
+_COVERED = 0.9
 
 
 @dataclass(frozen=True)
@@ -45,46 +47,14 @@ class Estimate:
         return self.error / self.total if self.total else math.nan
 
 
-def estimate(counts: NDArray[Any], probed: int, launches: float) -> Estimate:
-    """Total over `launches`, from the counts of the `probed` ones among them.
-
-    Launches with a count of 0 may be omitted. The total is the mean of probed launches times the
-    number of launches; its error is that of a sample without replacement.
-    """
-    values = np.asarray(counts, np.float64)
-    probed, total = max(probed, len(values)), float(values.sum())
-    if launches == probed:
-        return Estimate(total, 0.0)
-    if not probed:
-        return Estimate(math.nan, math.nan)
-    mean, variance = total / probed, _variance(values, probed)
-    share = 1 - probed / launches
-    return Estimate(mean * launches, launches * math.sqrt(share * variance / probed))
-
-
-def _variance(values: NDArray[Any], count: int) -> float:
-    """Variance of `count` values, of which zeros may be omitted; NaN for a single one."""
-    if count < 2:
-        return math.nan
-    mean = float(values.sum()) / count
-    squares = float(((values - mean) ** 2).sum()) + (count - len(values)) * mean**2
-    return squares / (count - 1)
-
-
 @dataclass
 class Shape:
-    """Launches that do the same, unless it depends on their data: same kernel (name id), module,
-    grid, block, dynamic shared memory (bytes; absent: all ones) and, unless a graph launched them,
-    operator.
+    """Launches with the same kernel (name id), module, grid, block, dynamic shared memory (bytes;
+    absent: all ones) and, unless a graph launched them, operator.
 
-    A shape has two numbers: `number` + 1 for its first launches. Numbers are consecutive, from 1.
-
-    `alike` is equal for shapes that differ in the operator only. Launches while operators were
-    paused or followed briefly, which were not probed, are a shape without a known operator:
-    `paused`. `brief`: probed ones of these, which do not tell how often their operator launches.
-    `first`: those before the first that was not probed; `first_missed`: of them without counts.
-    `divided`: launches at pauses that count for this shape, by those that were followed shortly
-    before."""
+    `alike`: number that shapes have in common which differ in the operator only. Launches while
+    operators were paused or followed briefly, which were not probed, are a shape without a known
+    operator: `paused`."""
 
     number: int
     alike: int
@@ -95,101 +65,118 @@ class Shape:
     shared: int
     seen: int = 0
     probed: int = 0
+
+
+@dataclass
+class Place:
+    """Launches of a shape that do the same where a program repeats its steps: same position in a
+    row of launches of one kernel, grid, block and so on, and the same last two others before it, on
+    their thread. libpasta probes each place where the launches of a shape differ (shapes.c).
+
+    Numbers are consecutive, from 1. `alike` is equal for the same place of shapes that differ in
+    the operator only. `brief`: probed launches while operators were followed briefly, which do not
+    tell how often their operator launches. `divided`: launches at pauses that count for this place,
+    by those that were followed shortly before."""
+
+    number: int
+    shape: Shape
+    alike: int
+    seen: int = 0
+    probed: int = 0
     brief: int = 0
     divided: float = 0.0
-    first: int = 0
-    first_missed: int = 0
 
     @property
     def followed(self) -> int:
         """Launches that tell how often the operator launches."""
-        return 0 if self.paused else self.seen - self.brief
-
-    @property
-    def split(self) -> bool:
-        """Whether the first launches, which were all probed, stand for themselves only."""
-        return self.first > 1 and not self.first_missed and self.probed - self.first >= _OTHERS
+        return 0 if self.shape.paused else self.seen - self.brief
 
 
 class Sampling:
-    """Numbers of launches and of probed launches, by shape and by kernel (name id)."""
+    """Numbers of launches and of probed launches, by shape, place and kernel (name id)."""
 
     def __init__(self) -> None:
         self.shapes: dict[int, Shape] = {}
+        self.places: dict[tuple[int, int], Place] = {}
         #: By kernel.
         self.seen: dict[int, int] = {}
         self.probed: dict[int, int] = {}
-        #: Numbers of the shapes of launches (0: unknown), by ordinal: in pages of `_PAGE`.
+        #: Numbers of the places of launches (0: unknown), by ordinal: in pages of `_PAGE`.
         self._numbers: dict[int, NDArray[Any]] = {}
         #: Launches that are flagged as probed, but have no counts, in such pages; their number.
         self._missed: dict[int, NDArray[Any]] = {}
         self._misses = 0
-        #: Numbers of the shapes of the last followed launches, oldest first.
+        #: Numbers of the places of the last followed launches, oldest first.
         self._recent: NDArray[Any] = np.empty(0, np.uint32)
+        #: By thread: length of the last row of launches alike, and what they and the rows before
+        #: it are (uint64), the last one last.
+        self._rows: dict[int, tuple[int, NDArray[Any]]] = {}
+        #: By what launches alike are: a number for them, and their places.
+        self._alike: dict[int, tuple[int, set[int]]] = {}
 
     def add(self, launches: NDArray[Any], operators: NDArray[Any] | None = None) -> None:
-        """Counts launch records. `operators`: ids of the names (uint32) of the operators in which
-        they are, if those are followed."""
+        """Counts launch records, those of a thread in their order. `operators`: ids of the names
+        (uint32) of the operators in which they are, if those are followed."""
         from pasta import abi
 
         if not len(launches):
             return
         probed = launches["flags"] & abi.FLAG_PROBED != 0
-        keys = alike = _keys_of(launches)
+        bases = keys = _keys_of(launches)
+        places = self._places_of(launches["thread"], bases)
         paused = brief = np.zeros(len(launches), bool)
+        direct = launches["flags"] & abi.FLAG_GRAPH == 0
         if operators is not None:
-            direct = launches["flags"] & abi.FLAG_GRAPH == 0
             at_pause = direct & (launches["flags"] & abi.FLAG_PAUSED != 0)
             paused, brief = at_pause & ~probed, at_pause & probed
-            alike = np.where(direct, _mixed(keys, np.uint64(_ANY)), keys)
-            keys = np.where(direct & ~paused, _mixed(keys, operators), alike)
-        distinct, first, group = np.unique(keys, return_index=True, return_inverse=True)
+            keys = np.where(direct, _mixed(bases, np.where(paused, _ANY, operators)), bases)
+        alike = _mixed(_mixed(bases, direct), places)
+        distinct, first, group = np.unique(
+            _mixed(keys, places), return_index=True, return_inverse=True
+        )
         group = group.reshape(-1)
         seen = np.bincount(group, minlength=len(distinct)).tolist()
         hits, briefly = (
             np.bincount(group[of], minlength=len(distinct)).tolist() for of in (probed, brief)
         )
-        shapes = [
-            self._shape(*each)
-            for each in zip(
-                distinct.tolist(), launches[first], alike[first].tolist(), paused[first].tolist(),
-                strict=True,
-            )
-        ]  # fmt: skip
-        of_launch = np.asarray([shape.number for shape in shapes], np.uint32)[group]
-        of_launch[self._firsts(shapes, group, probed, launches["ordinal"])] += 1
-        for shape, *counts in zip(shapes, seen, hits, briefly, strict=True):
-            self._count(shape, *counts)
+        columns = (of[first].tolist() for of in (bases, keys, places, alike, paused))
+        found = [self._place(*each) for each in zip(launches[first], *columns, strict=True)]
+        for place, *counts in zip(found, seen, hits, briefly, strict=True):
+            self._count(place, *counts)
+        of_launch = np.asarray([place.number for place in found], np.uint32)[group]
         for page, mine, at in _pages(launches["ordinal"]):
             self._numbers.setdefault(page, np.zeros(_PAGE, np.uint32))[at] = of_launch[mine]
         if operators is not None:
+            alike = np.asarray([place.alike for place in found], np.uint64)[group]
             order = np.argsort(launches["ordinal"][direct], kind="stable")
             self._divide(*(each[direct][order] for each in (of_launch, alike, at_pause)))
 
-    def _firsts(
-        self, shapes: Sequence[Shape], group: NDArray[Any], probed: NDArray[Any],
-        ordinals: NDArray[Any],
-    ) -> NDArray[Any]:  # fmt: skip
-        """Indices of launches that are among the first ones of their shape, of which none was left
-        out. `shapes`: by group; their launches were not counted yet."""
-        new = [each.first == each.seen and each.first < _FIRST for each in shapes]
-        if not any(new):
-            return np.empty(0, np.intp)
-        mine = np.flatnonzero(np.asarray(new)[group])
-        mine = mine[np.lexsort((ordinals[mine], group[mine]))]
-        found = []
-        for part in np.split(mine, np.flatnonzero(np.diff(group[mine])) + 1):
-            shape, hit = shapes[group[part[0]]], probed[part]
-            part = part[: len(part) if hit.all() else int(hit.argmin())][: _FIRST - shape.first]
-            shape.first += len(part)
-            found.append(part)
-        return np.concatenate(found)
+    def _places_of(self, threads: NDArray[Any], bases: NDArray[Any]) -> NDArray[Any]:
+        """Hashes of the places of launches, from what they are alike in."""
+        found = np.empty(len(bases), np.uint64)
+        order = np.argsort(threads, kind="stable")
+        for mine in np.split(order, np.flatnonzero(np.diff(threads[order])) + 1):
+            thread = int(threads[mine[0]])
+            length, before = self._rows.get(thread, (0, np.zeros(3, np.uint64)))
+            sequence = np.concatenate([before[-1:], bases[mine]])
+            begins = np.flatnonzero(sequence[1:] != sequence[:-1])
+            rows = np.concatenate([before, bases[mine][begins]])
+            of_row = np.zeros(len(mine), np.intp)
+            of_row[begins] = 1
+            of_row = np.cumsum(of_row)
+            position = np.arange(len(mine)) - np.concatenate([[-length], begins])[of_row]
+            found[mine] = _mixed(
+                _mixed(np.minimum(position, _MOST_IN_ROW - 1).astype(np.uint64), rows[of_row + 1]),
+                rows[of_row],
+            )
+            self._rows[thread] = int(position[-1]) + 1, rows[-3:]
+        return found
 
     def _divide(self, numbers: NDArray[Any], alike: NDArray[Any], at_pause: NDArray[Any]) -> None:
-        """Divides launches at pauses among shapes, in proportion to those that were followed
+        """Divides launches at pauses among places, in proportion to those that were followed
         shortly before: what a program launches at its start may not recur."""
-        shapes = [*self.shapes.values()]
-        shares: dict[int, list[tuple[Shape, float]]] | None = None
+        places = [*self.places.values()]
+        shares: dict[int, list[tuple[Place, float]]] | None = None
         for begin in range(0, len(numbers), _CHUNK):
             part = slice(begin, begin + _CHUNK)
             followed = numbers[part][~at_pause[part]]
@@ -199,29 +186,50 @@ class Sampling:
             if len(followed) == len(numbers[part]):
                 continue
             if shares is None:
-                shares = _shares(shapes, self._recent)
+                shares = _shares(places, self._recent)
             distinct, counts = np.unique(alike[part][at_pause[part]], return_counts=True)
             for key, count in zip(distinct.tolist(), counts.tolist(), strict=True):
-                for shape, share in shares.get(key, ()):
-                    shape.divided += count * share
+                for place, share in shares.get(key, ()):
+                    place.divided += count * share
 
-    def _shape(self, key: int, launch: Any, alike: int, paused: bool) -> Shape:
-        shape = self.shapes.get(key)
-        if shape is None:
-            grid, block = tuple(launch["grid"].tolist()), tuple(launch["block"].tolist())
-            shape = self.shapes[key] = Shape(
-                2 * len(self.shapes) + 1, alike, paused, int(launch["name"]), grid, block,
-                int(launch["shared_dynamic"]),
-            )  # fmt: skip
-        return shape
+    def _place(
+        self, launch: Any, base: int, key: int, place: int, alike: int, paused: bool
+    ) -> Place:
+        """Of a launch; `base`, `key`: hashes of what it has in common with those alike, and with
+        those of its shape."""
+        number, places = self._alike.setdefault(base, (len(self._alike), set()))
+        if place not in places and len(places) == _MOST_PLACES:
+            place, alike = 0, base
+        places.add(place)
+        found = self.places.get((key, place))
+        if found is None:
+            shape = self.shapes.get(key)
+            if shape is None:
+                grid, block = tuple(launch["grid"].tolist()), tuple(launch["block"].tolist())
+                shape = self.shapes[key] = Shape(
+                    len(self.shapes), number, paused, int(launch["name"]), grid, block,
+                    int(launch["shared_dynamic"]),
+                )  # fmt: skip
+            found = self.places[key, place] = Place(len(self.places) + 1, shape, alike)
+        return found
 
-    def _count(self, shape: Shape, seen: int, probed: int, brief: int) -> None:
+    def _count(self, place: Place, seen: int, probed: int, brief: int) -> None:
+        shape = place.shape
+        place.seen += seen
         shape.seen += seen
-        shape.probed += probed
-        shape.brief += brief
+        place.brief += brief
         self.seen[shape.kernel] = self.seen.get(shape.kernel, 0) + seen
         if probed:
-            self.probed[shape.kernel] = self.probed.get(shape.kernel, 0) + probed
+            self._probe(place, probed)
+
+    def _probe(self, place: Place, count: int) -> None:
+        """Probed launches of a place; less than 0: they were not."""
+        kernel = place.shape.kernel
+        place.probed += count
+        place.shape.probed += count
+        self.probed[kernel] = self.probed.get(kernel, 0) + count
+        if not self.probed[kernel]:
+            del self.probed[kernel]
 
     def miss(self, launches: NDArray[Any]) -> NDArray[Any]:
         """Takes launches by ordinal, which were added as probed, out of the probed ones; which of
@@ -233,15 +241,10 @@ class Sampling:
         self._misses += int(new.sum())
         for page, _, at in _pages(launches[new]):
             self._missed.setdefault(page, np.zeros(_PAGE, bool))[at] = True
-        shapes = [*self.shapes.values()]
+        places = [*self.places.values()]
         numbers, counts = np.unique(self.numbers(launches[new]), return_counts=True)
         for number, count in zip(numbers.tolist(), counts.tolist(), strict=True):
-            shape = shapes[(number - 1) // 2]
-            shape.probed -= count
-            shape.first_missed += count if number != shape.number else 0
-            self.probed[shape.kernel] -= count
-            if not self.probed[shape.kernel]:
-                del self.probed[shape.kernel]
+            self._probe(places[number - 1], -count)
         return new
 
     def missed(self, launches: NDArray[Any]) -> NDArray[Any]:
@@ -261,7 +264,7 @@ class Sampling:
         return np.concatenate([np.empty(0, np.int64), *found]).astype(np.uint64)
 
     def numbers(self, launches: NDArray[Any]) -> NDArray[Any]:
-        """Numbers of the shapes (uint32) of launches, by ordinal; 0: unknown."""
+        """Numbers of the places (uint32) of launches, by ordinal; 0: unknown."""
         found = np.zeros(len(launches), np.uint32)
         for page, mine, at in _pages(launches):
             if page in self._numbers:
@@ -279,64 +282,51 @@ class Sampling:
         return sorted(name for name in self.seen if not self.probed.get(name))
 
     def launches(self) -> dict[int, float]:
-        """Launches by the number of a shape: those while operators were paused or followed briefly
-        are divided among the shapes that differ in the operator only, in proportion to their other
+        """Launches by the number of a place: those while operators were paused or followed briefly
+        are divided among the places that differ in the operator only, in proportion to their other
         launches: those shortly before the pause, or if none of them was, all."""
         followed: dict[int, int] = {}
         others: dict[int, float] = {}
-        for each in self.shapes.values():
+        for each in self.places.values():
             followed[each.alike] = followed.get(each.alike, 0) + each.followed
-            if each.paused or each.followed:
+            if each.shape.paused or each.followed:
                 more = each.seen - each.followed - each.divided
                 others[each.alike] = others.get(each.alike, 0) + more
         found: dict[int, float] = {}
-        for each in self.shapes.values():
+        for each in self.places.values():
             more, own = max(others.get(each.alike, 0), 0), followed[each.alike]
             if each.followed:
                 share = each.divided + (each.followed * more / own if more else 0)
                 found[each.number] = max(each.followed + share, each.probed)
             else:
-                found[each.number] = 0 if each.paused and own else each.seen
+                found[each.number] = 0 if each.shape.paused and own else each.seen
+        return found
+
+    def shape_launches(self) -> dict[int, float]:
+        """`launches` by the number of a shape."""
+        found = dict.fromkeys(range(len(self.shapes)), 0.0)
+        launches = self.launches()
+        for each in self.places.values():
+            found[each.shape.number] += launches[each.number]
         return found
 
     def estimates(self, launches: NDArray[Any], counts: NDArray[Any]) -> dict[int, Estimate]:
         """Estimates by launched kernel, from one count per probed launch and its ordinal.
 
-        The estimate of a kernel is the sum over its shapes. Launches of shapes that were never
-        probed count as the mean of its probed launches.
+        The estimate of a kernel is the sum over its shapes, or their places, each the mean of its
+        probed launches times its launches. Where none was probed, that is the mean of the shape, or
+        else of the launches that differ from it in the operator only, or else of the kernel.
         """
-        numbers = self.numbers(launches)
-        order = np.argsort(numbers, kind="stable")
-        distinct, starts = np.unique(numbers[order], return_index=True)
-        groups = np.split(counts[order], starts[1:])
-        values = dict(zip(distinct.tolist(), groups, strict=False))
-        shapes: dict[int, list[tuple[Estimate, NDArray[Any]]]] = {}
-        seen = self.launches()
-        for shape in self.shapes.values():
-            if shape.probed:
-                own, first = (values.get(shape.number + n, counts[:0]) for n in (0, 1))
-                both = np.concatenate([first, own])
-                if shape.split:
-                    rest = shape.probed - shape.first
-                    found = estimate(own, rest, seen[shape.number] - shape.first)
-                    found = Estimate(found.total + float(first.sum()), found.error)
-                else:
-                    found = estimate(both, shape.probed, seen[shape.number])
-                shapes.setdefault(shape.kernel, []).append((found, both))
-        rests = self._rests(seen)
-        return {
-            name: self._of_kernel(name, shapes.get(name, []), rests.get(name, 0))
-            for name in self.seen
-        }
+        return _Estimation(self).estimates(self.numbers(launches), counts)
 
     def weights(self, launches: NDArray[Any]) -> NDArray[Any]:
         """Launches (float64; int64 ones if all were probed) that each probed launch stands for, by
-        ordinal: those of its shape divided by the probed ones, and its share of those of its
-        kernel's shapes that were never probed. A sum of weighted counts is an estimate for all
-        launches of probed kernels."""
+        ordinal: those of its place divided by the probed ones, and its share of those that count as
+        the mean of others. A sum of weighted counts is an estimate for all launches of probed
+        kernels."""
         if self.exact:
             return np.ones(len(launches), np.int64)
-        return np.asarray(self.shape_weights()[self.numbers(launches)])
+        return np.asarray(self.place_weights()[self.numbers(launches)])
 
     def totals(self, rows: NDArray[Any], key: str) -> NDArray[Any]:
         """Sums over all launches (uint64) of the fields of rows by `launch` and `key`, by key."""
@@ -352,62 +342,16 @@ class Sampling:
             found[name] = np.rint(found[name])
         return found.astype([(key, rows.dtype[key]), *((name, "u8") for name in fields)])
 
-    def shape_weights(self) -> NDArray[Any]:
-        """`weights` by the number of a shape; 1 for unknown shapes (number 0)."""
-        seen, found = self.launches(), np.ones(2 * len(self.shapes) + 1)
-        rests = self._rests(seen)
-        for each in self.shapes.values():
-            if each.probed:
-                first = each.first if each.split else 0
-                weight = (seen[each.number] - first) / (each.probed - first)
-                both = found[each.number : each.number + 2]
-                both[:] = weight, 1 if first else weight
-                both += rests.get(each.kernel, 0) / self.probed[each.kernel]
-        return found
+    def place_weights(self) -> NDArray[Any]:
+        """`weights` by the number of a place; 1 for unknown places (number 0)."""
+        return _Estimation(self).weights
 
     def completed(self, launches: NDArray[Any], counts: NDArray[Any]) -> NDArray[Any]:
         """Counts (float64; NaN: not probed) by ordinal, those of launches that were not probed as
-        the mean of their shape, or if that was never probed, of the shapes that differ in the
-        operator only, or of their kernel; NaN if none was."""
-        numbers = self.numbers(launches)
-        wider = np.zeros((3, 2 * len(self.shapes) + 1), np.uint64)
-        for each in self.shapes.values():
-            wider[:, each.number] = each.number, each.alike, each.kernel
-            wider[:, each.number + 1] = each.number + each.split, each.alike, each.kernel
-        found = counts
-        for of in wider:
-            groups = np.unique(of[numbers], return_inverse=True)[1].reshape(-1)
-            known = ~np.isnan(counts)
-            size = int(groups.max(initial=0)) + 1
-            probed = np.bincount(groups[known], minlength=size)
-            sums = np.bincount(groups[known], counts[known], size)
-            means = np.where(probed > 0, sums / np.maximum(probed, 1), np.nan)
-            found = np.where(np.isnan(found), means[groups], found)
-        return np.asarray(found)
-
-    def _rests(self, seen: Mapping[int, float]) -> dict[int, float]:
-        """Launches of shapes that were never probed, by kernel; `seen`: `launches`."""
-        found: dict[int, float] = {}
-        for each in self.shapes.values():
-            if not each.probed:
-                found[each.kernel] = found.get(each.kernel, 0) + seen[each.number]
-        return found
-
-    def _of_kernel(
-        self, kernel: int, shapes: Sequence[tuple[Estimate, NDArray[Any]]], rest: float
-    ) -> Estimate:
-        """From the probed shapes of a kernel, each with its counts, and its other launches."""
-        if not shapes:
-            return Estimate(math.nan, math.nan)
-        total = sum(each.total for each, _ in shapes)
-        squares = sum(each.error**2 for each, _ in shapes)
-        if rest:
-            probed = self.probed[kernel]
-            values = np.concatenate([counts for _, counts in shapes]).astype(np.float64)
-            variance = _variance(values, max(probed, len(values)))
-            total += rest * float(values.sum()) / probed
-            squares += rest**2 * variance / probed + rest * variance
-        return Estimate(total, math.sqrt(squares))
+        `estimates` takes them; NaN if no launch of the kernel was probed."""
+        numbers, known = self.numbers(launches), ~np.isnan(counts)
+        means = _Estimation(self).means(numbers[known], counts[known])
+        return np.where(known, counts, means[numbers])
 
     def total(self, estimates: Mapping[int, Estimate]) -> Estimate:
         """Sum over the probed kernels; the error is NaN if that of any kernel is."""
@@ -462,7 +406,7 @@ class Sampling:
                 f" (--sample, or --set probes.every={every}, instead of a window or budget probes"
                 " the first launch of each)"
             )
-        launched = self.launches()
+        launched = self.shape_launches()
         rest = [
             launched[each.number]
             for each in self.shapes.values()
@@ -486,16 +430,117 @@ class Sampling:
         return sum(self.seen[name] for name in kernels) / sum(self.seen.values())
 
 
-def _shares(shapes: Sequence[Shape], numbers: NDArray[Any]) -> dict[int, list[tuple[Shape, float]]]:
-    """The shapes with these numbers, each with its share of those alike, by `alike`."""
-    found: dict[int, list[tuple[Shape, int]]] = {}
-    distinct, counts = np.unique((numbers - 1) // 2, return_counts=True)
-    for index, count in zip(distinct.tolist(), counts.tolist(), strict=True):
-        shape = shapes[index]
-        found.setdefault(shape.alike, []).append((shape, count))
+class _Estimation:
+    """Estimates of launches that were not probed.
+
+    Launches are divided into strata: the places of a shape if at least `_COVERED` of its launches
+    are at places with two probed ones, otherwise the shape. A stratum without a probed launch
+    counts as the mean of the next wider level that has one: the shape, those alike, the kernel.
+    Arrays are by stratum, from 1, if nothing else is said."""
+
+    def __init__(self, sampling: Sampling) -> None:
+        places, launched = [*sampling.places.values()], sampling.launches()
+        seen = np.asarray([0, *(launched[each.number] for each in places)], np.float64)
+        probed = np.asarray([0, *(each.probed for each in places)], np.int64)
+        shape = np.asarray([0, *(1 + each.shape.number for each in places)], np.intp)
+        covered, whole = np.bincount(shape, seen * (probed > 1)), np.bincount(shape, seen)
+        apart = (covered >= _COVERED * whole)[shape] & (shape > 0)
+        own = np.where(apart, np.arange(len(seen)) + len(whole), shape)
+        #: By place.
+        self._stratum = np.unique(own, return_inverse=True)[1].reshape(-1)
+        self._seen, self._probed = (np.bincount(self._stratum, of) for of in (seen, probed))
+        self._probed = self._probed.astype(np.int64)
+        self._kernels = [*sampling.seen]
+        numbers = {name: number for number, name in enumerate(self._kernels)}
+        alike = [0, *(1 + each.shape.alike for each in places)]
+        kernel = [0, *(1 + numbers[each.shape.kernel] for each in places)]
+        self._levels = [np.zeros(len(self._seen), np.intp) for _ in range(3)]
+        for level, of_place in zip(self._levels, (shape, alike, kernel), strict=True):
+            level[self._stratum] = np.asarray(of_place)
+        #: Launches that count as the mean of a level.
+        self._rests: list[NDArray[Any]] = []
+        #: Of probed launches, by place.
+        self.weights = self._weights()[self._stratum]
+
+    def _weights(self) -> NDArray[Any]:
+        known = self._probed > 0
+        covered = np.where(known, self._seen, 0.0)
+        rest = np.where(known, 0.0, self._seen)
+        for level in self._levels:
+            sums, rests = (np.bincount(level, each) for each in (covered, rest))
+            self._rests.append(np.where(sums[level] > 0, rest, 0.0))
+            rest = rest - self._rests[-1]
+            covered *= 1 + (rests / np.where(sums > 0, sums, np.inf))[level]
+        weights = covered / np.maximum(self._probed, 1)
+        weights[0] = 1
+        return np.asarray(weights)
+
+    def means(self, numbers: NDArray[Any], counts: NDArray[Any]) -> NDArray[Any]:
+        """Means by place, as estimated, from the places and counts of probed launches; NaN:
+        unknown."""
+        return self._means(self._stratum[numbers], counts)[self._stratum]
+
+    def _means(self, strata: NDArray[Any], counts: NDArray[Any]) -> NDArray[Any]:
+        sums = np.bincount(strata, counts, len(self._seen))
+        found = np.where(self._probed > 0, sums / np.maximum(self._probed, 1), np.nan)
+        covered = np.where(self._probed > 0, self._seen, 0.0)
+        for level, rest in zip(self._levels, self._rests, strict=True):
+            have = np.bincount(level, covered)
+            mean = np.bincount(level, covered * np.nan_to_num(found)) / np.where(have > 0, have, 1)
+            found = np.where(np.isnan(found) & (have[level] > 0), mean[level], found)
+            covered += rest
+        return np.asarray(found)
+
+    def estimates(self, numbers: NDArray[Any], counts: NDArray[Any]) -> dict[int, Estimate]:
+        """By kernel, from the places and counts of probed launches."""
+        strata, counts, level = self._stratum[numbers], np.asarray(counts, "f8"), self._levels[-1]
+        totals = np.bincount(level, self._seen * np.nan_to_num(self._means(strata, counts)))
+        variances = np.bincount(level, self._variances(strata, counts))
+        unknown = np.bincount(level, self._probed) == 0
+        totals[unknown] = variances[unknown] = np.nan
+        both = zip(totals[1:].tolist(), np.sqrt(variances[1:]).tolist(), strict=True)
+        return {name: Estimate(*each) for name, each in zip(self._kernels, both, strict=True)}
+
+    def _variances(self, strata: NDArray[Any], counts: NDArray[Any]) -> NDArray[Any]:
+        """Variances of the strata's totals, those of samples without replacement; NaN: unknown."""
+        probed, squares = self._squares(np.arange(len(self._seen)), strata, counts)
+        shape = self._levels[0]
+        free = np.bincount(shape, np.maximum(probed - 1, 0))
+        with np.errstate(divide="ignore", invalid="ignore"):
+            within = (np.bincount(shape, squares) / free)[shape]
+            variance = np.where(probed > 1, squares / (probed - 1), within)
+            left = 1 - probed / self._seen
+            found = np.where(left > 0, self._seen**2 * left * variance / probed, 0.0)
+            found[probed == 0] = 0.0
+            for level, rest in zip(self._levels, self._rests, strict=True):
+                many, sums = self._squares(level, strata, counts)
+                rests = np.bincount(level, rest)
+                more = sums / (many - 1) * (rests / many + 1)  # of each launch
+                found += np.where(rest > 0, more[level] * rest, 0)
+        return np.asarray(found)
+
+    def _squares(
+        self, level: NDArray[Any], strata: NDArray[Any], counts: NDArray[Any]
+    ) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Probed launches, and sums of squared differences from their mean, by group of a level.
+        Counts of 0 may be omitted."""
+        size = int(level.max()) + 1
+        groups, probed = level[strata], np.bincount(level, self._probed, size)
+        mean = np.bincount(groups, counts, size) / np.maximum(probed, 1)
+        squares = np.bincount(groups, (counts - mean[groups]) ** 2, size)
+        return probed, squares + (probed - np.bincount(groups, minlength=size)) * mean**2
+
+
+def _shares(places: Sequence[Place], numbers: NDArray[Any]) -> dict[int, list[tuple[Place, float]]]:
+    """The places with these numbers, each with its share of those alike, by `alike`."""
+    found: dict[int, list[tuple[Place, int]]] = {}
+    distinct, counts = np.unique(numbers, return_counts=True)
+    for number, count in zip(distinct.tolist(), counts.tolist(), strict=True):
+        place = places[number - 1]
+        found.setdefault(place.alike, []).append((place, count))
     totals = {key: sum(count for _, count in each) for key, each in found.items()}
     return {
-        key: [(shape, count / totals[key]) for shape, count in each] for key, each in found.items()
+        key: [(place, count / totals[key]) for place, count in each] for key, each in found.items()
     }
 
 

@@ -9,6 +9,11 @@
  * Which of a shape's next launches is probed in a round is chosen at random: of launches in a row, such as those of an
  * optimizer, the next one would nearly always be the first.
  *
+ * If the amounts of a shape differ, it is first divided by place: what came before a launch on its thread. A place is the
+ * position in a row of launches alike, and the last two other ones before that row. Where a program repeats its steps,
+ * launches at one place do the same (measured: docs/internals.md), and each place is complete after `enough` of them.
+ * Extra rounds are for the places whose amounts still differ. pasta/processors/sampling.py estimates by the same places.
+ *
  * While a framework's operators are not followed (scope.c), no shape is known. Then a launch counts in an entry for all
  * operators, which has the turn in rounds: operators are followed again from that launch on, in an extra round until the
  * next launch in the entry, and with a budget in its windows.
@@ -20,12 +25,13 @@
 #include "probing.h"
 
 enum { SHAPES = 1 << 15, MAX_PROBES = 64 };
+enum { MOST_PLACES = 128, MOST_IN_ROW = 64 }; /* places of a shape; positions in a row: all further ones count as the last */
 enum { MAX_DOUBLINGS = 6 }; /* of the distance between spot checks */
 enum { EXTRA_DISTANCE = 4 }; /* launches per shape and differing shape before the first extra round; added to that before each */
 enum { WITHIN = 4096 }; /* launches of all shapes in which a round probes one of each: more than most programs' steps have */
 /* Standard error of a mean, as a share of it, that sampling aims at; and the least spread that counts. A shape with less
  * than SMALL of all amounts may have an error as large, compared with all of them, as one with SMALL. */
-#define WANTED_ERROR 0.01
+#define WANTED_ERROR 0.005
 #define MIN_SPREAD 1e-4
 #define SMALL 0.005
 enum { LEAST = 8 }; /* amounts that tell how much they differ, where they do */
@@ -39,7 +45,10 @@ typedef struct {
     uint32_t turn;         /* number of the launch that has it in the current round, plus one; 0: not chosen yet */
     uint32_t wanted;       /* launches to be probed: more than `enough` where amounts differ */
     uint32_t differing;    /* more are wanted than were counted; of all operators: the number of these shapes */
-    uint32_t all;          /* place of the entry for all operators, plus one; 0: none */
+    uint32_t all;          /* number of the entry for all operators, plus one; 0: none */
+    uint32_t of_place;     /* is one place of a shape */
+    uint32_t divided;      /* by place; of all operators: some of these shapes are */
+    uint32_t places;       /* that have entries */
     uint32_t next;         /* of all operators: the next launch whose operator is known has the turn */
     uint32_t counted;      /* amounts, so far */
     double mean, squares;  /* of these amounts: their mean, sum of squared differences from it */
@@ -85,39 +94,91 @@ static bool has_operator(const pasta_kernel_launch *l) {
     return settings.enough != UINT32_MAX && l->graph_node == PASTA_ABSENT_U64;
 }
 
+/* Without sampling, only kernels of a module are distinguished. */
+static uint64_t base_of(const pasta_kernel_launch *l) {
+    uint64_t base = mixed(mixed(0, l->name), l->module);
+    for (int axis = 0; axis < 3 && settings.enough != UINT32_MAX; axis++)
+        base = mixed(base, (uint64_t)l->grid[axis] << 32 | l->block[axis]);
+    return settings.enough != UINT32_MAX ? mixed(base, l->shared_dynamic) : base;
+}
+
+/* ---- places ---- */
+
+/* The last row of launches alike on this thread, and those before it, the last one first. */
+static _Thread_local struct {
+    uint64_t base, before[2];
+    uint32_t length;
+} row;
+
+static uint64_t place_of(uint64_t base) {
+    if (base == row.base) return mixed(mixed(row.length < MOST_IN_ROW ? row.length : MOST_IN_ROW - 1, row.before[0]), row.before[1]);
+    return mixed(mixed(0, row.base), row.before[0]);
+}
+
+static void launch_at_place(uint64_t base) {
+    if (base == row.base) {
+        row.length++;
+        return;
+    }
+    row.before[1] = row.before[0];
+    row.before[0] = row.base;
+    row.base = base;
+    row.length = 1;
+}
+
+/* ---- entries ---- */
+
 /* In place of an operator's name, for all of them. */
 #define ANY_OPERATOR (UINT64_C(1) << 32)
 
-/* Without sampling, only kernels of a module are distinguished. */
-static uint64_t key_of(const pasta_kernel_launch *l, uint64_t operator) {
-    uint64_t key = mixed(mixed(0, l->name), l->module);
-    for (int axis = 0; axis < 3 && settings.enough != UINT32_MAX; axis++)
-        key = mixed(key, (uint64_t)l->grid[axis] << 32 | l->block[axis]);
-    if (settings.enough != UINT32_MAX) key = mixed(key, l->shared_dynamic);
-    if (has_operator(l)) key = mixed(key, operator);
-    return key ? key : 1;
+/* Where entries are looked up. */
+typedef struct {
+    uint64_t base, place;
+    bool with_operator;
+} position;
+
+static position position_of(const pasta_kernel_launch *l) {
+    uint64_t base = base_of(l);
+    return (position){base, place_of(base), has_operator(l)};
 }
 
-/* The entry of a shape, or of all operators'; with `create` created at first use; NULL where there is none, or the table
- * is full. */
-static shape *shape_of(const pasta_kernel_launch *l, uint64_t operator, bool create) {
-    uint64_t key = key_of(l, operator);
+/* NULL: there is none, or with `create`, the table is full. */
+static shape *find(uint64_t key, bool create, bool *created) {
     for (uint32_t i = 0; i < MAX_PROBES; i++) {
         shape *s = &shapes[((key >> 32) + i) % SHAPES];
         uint64_t held = LOAD(s->key);
         if (PASTA_LIKELY(held == key)) return s;
         if (held) continue;
         if (!create) return NULL;
-        if (__atomic_compare_exchange_n(&s->key, &held, key, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
-            if (operator == ANY_OPERATOR) return s;
-            __atomic_fetch_add(&all_shapes.shapes, 1, __ATOMIC_RELAXED);
-            __atomic_fetch_add(&all_shapes.incomplete, 1, __ATOMIC_RELAXED);
-            return s;
-        }
-        if (held == key) return s;
+        *created = __atomic_compare_exchange_n(&s->key, &held, key, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
+        if (*created || held == key) return s;
     }
     return NULL;
 }
+
+/* The entry for all places, and if it is divided, that for the place. */
+static shape *entry_of(position at, uint64_t operator, bool create) {
+    bool is_new = false, is_new_place = false;
+    uint64_t key = at.with_operator ? mixed(at.base, operator) : at.base;
+    shape *s = find(key ? key : 1, create, &is_new);
+    if (s && LOAD(s->divided)) {
+        bool more = LOAD(s->places) < MOST_PLACES;
+        key = mixed(key, at.place);
+        shape *of_place = find(key ? key : 1, create && more, &is_new_place);
+        if (is_new_place) {
+            __atomic_fetch_add(&s->places, 1, __ATOMIC_RELAXED);
+            STORE(of_place->of_place, 1);
+        }
+        if (of_place || more) s = of_place;
+    }
+    if ((is_new || is_new_place) && operator != ANY_OPERATOR) {
+        __atomic_fetch_add(&all_shapes.shapes, 1, __ATOMIC_RELAXED);
+        __atomic_fetch_add(&all_shapes.incomplete, 1, __ATOMIC_RELAXED);
+    }
+    return s;
+}
+
+/* ---- rounds ---- */
 
 static uint64_t distance_of_checks(void) {
     return ((uint64_t)settings.spot_check * LOAD(all_shapes.shapes)) << LOAD(checks.grown);
@@ -153,10 +214,24 @@ static dueness due_in_rounds(const shape *s, const shape *entry) {
     return in_extra || LOAD(entry->next) ? DUE_FOR_EXTRA : NOT_DUE;
 }
 
+/* Modules whose last launch was probed, by their last bits: their patches are still in. */
+static uint64_t patched[256];
+
+static uint64_t *patched_like(uint64_t module) { return &patched[mixed(0, module) % (sizeof patched / sizeof *patched)]; }
+
+static bool is_patched(uint64_t module) { return LOAD(*patched_like(module)) == module; }
+
+static void decided(uint64_t module, bool probed) {
+    if (probed) STORE(*patched_like(module), module);
+    else if (PASTA_UNLIKELY(is_patched(module))) STORE(*patched_like(module), 0);
+}
+
 /* Whether the launch `number` of an entry that is due is the one to probe, or comes after it. The launch at which that is
- * chosen cannot be the one, since patches must be in before. */
-static bool has_turn(shape *entry, uint32_t number, dueness due) {
+ * chosen cannot be the one, since patches must be in before. Where they still are, it is the next one: they are not put in
+ * again. */
+static bool has_turn(const pasta_kernel_launch *l, shape *entry, uint32_t number, dueness due) {
     if (LOAD(entry->next) || settings.in_windows) return true; /* hardly one at random would be in a window */
+    if (is_patched(l->module)) return true;
     uint32_t turn = LOAD(entry->turn);
     if (!turn) {
         uint64_t launches = LOAD(all_shapes.launches), within = due == DUE ? distance_of_checks() : distance_of_extra();
@@ -176,18 +251,19 @@ static void end_turn(shape *entry) {
 }
 
 /* The launch `number` of an entry. */
-static dueness due_of(const shape *s, shape *entry, uint32_t number) {
+static dueness due_of(const pasta_kernel_launch *l, const shape *s, shape *entry, uint32_t number) {
     if (LOAD(s->probed) < settings.enough) return DUE;
     dueness due = due_in_rounds(s, entry);
-    return due == NOT_DUE || has_turn(entry, number, due) ? due : NOT_DUE;
+    return due == NOT_DUE || has_turn(l, entry, number, due) ? due : NOT_DUE;
 }
 
 bool pasta_shapes_are_due(const pasta_kernel_launch *l) {
+    position at = position_of(l);
     bool pauses = has_operator(l) && pasta_scope_pauses();
-    shape *all = pauses ? shape_of(l, ANY_OPERATOR, false) : NULL;
-    if (pauses && pasta_scope_is_unknown()) return !all;
-    shape *s = shape_of(l, pasta_scope_operator(), false), *entry = all ? all : s;
-    return !s || due_of(s, entry, LOAD(entry->launches)) != NOT_DUE;
+    shape *all = pauses ? entry_of(at, ANY_OPERATOR, false) : NULL;
+    if (pauses && pasta_scope_is_unknown()) return !all && !find(mixed(at.base, ANY_OPERATOR), false, NULL);
+    shape *s = entry_of(at, pasta_scope_operator(), false), *entry = all ? all : s;
+    return !s || due_of(l, s, entry, LOAD(entry->launches)) != NOT_DUE;
 }
 
 /* A launch of none of the shapes: the table is full. */
@@ -218,7 +294,8 @@ static pasta_probe_decision decide(shape *s, uint32_t number, dueness due, pasta
 /* The launch `number` of an entry for all operators, whose own is unknown: it is not probed. */
 static pasta_probe_decision pass(const pasta_kernel_launch *l, shape *all, uint32_t number, pasta_chance chance, bool *due) {
     count_launch();
-    dueness found = due_of(all, all, number);
+    decided(l->module, false);
+    dueness found = due_of(l, all, all, number);
     pasta_follow need = PASTA_FOLLOW_NOT;
     if (chance == PASTA_WINDOW_CLOSED) {
         *due = found != NOT_DUE;
@@ -248,19 +325,22 @@ static pasta_follow follow_for(dueness due, uint32_t number, pasta_chance chance
 }
 
 pasta_probe_decision pasta_shapes_decide(const pasta_kernel_launch *l, pasta_chance chance, bool *due) {
-    shape *all = has_operator(l) && pasta_scope_pauses() ? shape_of(l, ANY_OPERATOR, true) : NULL;
+    position at = position_of(l);
+    launch_at_place(at.base);
+    shape *all = has_operator(l) && pasta_scope_pauses() ? entry_of(at, ANY_OPERATOR, true) : NULL;
     uint32_t number_of_all = all ? __atomic_fetch_add(&all->launches, 1, __ATOMIC_RELAXED) : 0;
-    bool unknown = all && pasta_scope_is_unknown();
+    bool unknown = all && pasta_scope_is_unknown(), is_first = all && number_of_all == 0 && !LOAD(all->of_place);
     *due = false;
-    if (unknown && (number_of_all || chance != PASTA_MAY_PROBE)) return pass(l, all, number_of_all, chance, due);
-    shape *s = shape_of(l, pasta_scope_operator(), true);
+    if (unknown && (!is_first || chance != PASTA_MAY_PROBE)) return pass(l, all, number_of_all, chance, due);
+    shape *s = entry_of(at, pasta_scope_operator(), true);
     if (!s) return without_shape(chance, due);
     count_launch();
     uint32_t number = __atomic_fetch_add(&s->launches, 1, __ATOMIC_RELAXED);
     shape *entry = all ? all : s;
-    dueness found = due_of(s, entry, all ? number_of_all : number);
+    dueness found = due_of(l, s, entry, all ? number_of_all : number);
     bool is_new = LOAD(s->probed) < settings.enough;
     pasta_probe_decision d = decide(s, number, found, chance);
+    decided(l->module, d.probed);
     *due = found != NOT_DUE;
     if (d.probed && !is_new) end_turn(entry);
     if (!all) return d;
@@ -284,9 +364,15 @@ static uint32_t wanted_for(const shape *s) {
     return wanted < least ? (uint32_t)least : wanted < UINT32_MAX / 4 ? 1 + (uint32_t)wanted : UINT32_MAX / 4;
 }
 
+/* A shape whose amounts differ is divided once it is complete: its places are entries of their own from then on. */
 static void consider(shape *s) {
     s->wanted = wanted_for(s);
     uint32_t differs = s->wanted > s->counted, all = LOAD(s->all);
+    if (differs && !LOAD(s->of_place) && LOAD(s->probed) >= settings.enough) {
+        STORE(s->divided, 1);
+        if (all) STORE(shapes[all - 1].divided, 1);
+    }
+    if (LOAD(s->divided) && LOAD(s->places) < MOST_PLACES) differs = 0;
     if (LOAD(s->differing) == differs) return;
     STORE(s->differing, differs);
     __atomic_fetch_add(&all_shapes.differing, differs ? 1 : UINT32_MAX, __ATOMIC_RELAXED);
@@ -315,7 +401,7 @@ static void count(shape *s, double amount) {
     s->squares += difference * (amount - s->mean);
     estimate(s);
     consider(s);
-    if (alike && LOAD(s->differing)) {
+    if (alike && s->wanted > s->counted) {
         STORE(checks.grown, 0);
         STORE(extra.grown, 0);
     }

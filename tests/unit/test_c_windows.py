@@ -44,6 +44,7 @@ CASES = (
     Case("unlike_launches", SAMPLE),
     Case("launches_in_a_row", {**SAMPLE, "probe_spot_check": 4000}),
     Case("launches_in_a_row", {**SAMPLE, "probe_spot_check": 4000, "probe_pause": 1}),
+    *(Case(name, {**SAMPLE, "probe_spot_check": 0}) for name in ("places", "many_places")),
     Case("unimportant_launches", SAMPLE),
     Case("many_shapes", SAMPLE, says="pasta: probes: more than 32768 launch shapes"),
     Case("select", {"probe_kernel": "^void gemm|vadd", "probe_exclude": "<double>"}),

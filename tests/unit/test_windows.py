@@ -13,7 +13,7 @@ from pasta.config import Config
 from pasta.errors import ConfigError
 from pasta.plugins import find_tools
 from pasta.probes.windows import StepRanges
-from pasta.processors.sampling import Estimate, Sampling, estimate
+from pasta.processors.sampling import Estimate, Sampling
 from pasta.runtime.probe_plan import probe_settings
 from pasta.settings import parse_budget, parse_recording_window, parse_window
 from pasta.testing import Events, run_tool
@@ -88,7 +88,7 @@ def test_settings_passed_to_c() -> None:
     budget = config("probes.overhead-budget=20%")
     passed = {"probe_every": 1, "probe_skip": 0, "probe_budget": 200_000, "probe_factor": 1200}
     assert probe_settings(budget, traces=True, slowdown=12.0) == passed
-    passed |= {"probe_enough": 3, "probe_spot_check": 4000}
+    passed |= {"probe_enough": 3, "probe_spot_check": 10_000}
     assert probe_settings(budget, slowdown=12.0) == passed
     sampled = config("probes.sample=true", "probes.enough=5", "probes.spot-check=0")
     assert probe_settings(sampled, traces=True) == {
@@ -183,6 +183,7 @@ def add(counts: Sampling, seen: dict[int, int], probed: dict[int, int], grid: in
     launches = np.zeros(sum(seen.values()), abi.dtype("kernel_launch"))
     launches["name"] = np.repeat([*seen], [*seen.values()])
     launches["ordinal"] = np.arange(len(launches)) + sum(counts.seen.values())
+    launches["thread"] = launches["ordinal"]  # all are the first ones: their place is the same
     launches["grid"][:, 0] = grid
     begins = np.cumsum([0, *seen.values()])
     for name, begin in zip(seen, begins.tolist(), strict=False):
@@ -190,27 +191,34 @@ def add(counts: Sampling, seen: dict[int, int], probed: dict[int, int], grid: in
     counts.add(launches)
 
 
+def estimated(counts: list[float], probed: int, launches: int) -> Estimate:
+    """Of launches of a kernel, of which the first ones were probed, the last of these without
+    counts."""
+    found = sampling({1: launches}, {1: probed})
+    return found.estimates(np.arange(len(counts), dtype=np.uint64), np.asarray(counts))[1]
+
+
 def test_probing_all_launches_is_exact() -> None:
     counts = sampling({1: 3}, {1: 3})
     assert counts.exact and counts.text() == ""
-    assert estimate(np.asarray([5, 7]), 3, 3) == Estimate(12.0, 0.0)
+    assert estimated([5, 7], 3, 3) == Estimate(12.0, 0.0)
 
 
 def test_estimates_scale_the_mean() -> None:
-    found = estimate(np.asarray([10, 20, 30]), 4, 100)  # and one without counts
+    found = estimated([10, 20, 30], 4, 100)
     assert found.total == 1500
     variance = np.var([10, 20, 30, 0], ddof=1)
     assert found.error == pytest.approx(100 * math.sqrt((1 - 4 / 100) * variance / 4))
 
 
 def test_equal_launches_have_zero_error() -> None:
-    assert estimate(np.full(5, 8), 5, 50) == Estimate(400.0, 0.0)
+    assert estimated([8] * 5, 5, 50) == Estimate(400.0, 0.0)
 
 
 def test_error_is_unknown_with_fewer_than_two_samples() -> None:
-    one, none = estimate(np.asarray([6]), 1, 10), estimate(np.asarray([]), 0, 10)
+    one, none = estimated([6], 1, 10), estimated([], 0, 10)
     assert one.total == 60 and math.isnan(one.error)
-    assert math.isnan(none.total)
+    assert math.isnan(none.total) and math.isnan(none.error)
     assert sampling({1: 10, 2: 10}, {1: 1}).unprobed == [2]
 
 
@@ -218,10 +226,11 @@ def test_error_matches_the_sampling_formula() -> None:
     """Of many samples, about 68 % of the estimates are within one error of the truth."""
     random = np.random.default_rng(3)
     truth = random.gamma(2.0, 100.0, 2000)
+    counts, launches = sampling({1: 2000}, {1: 200}), np.arange(200, dtype=np.uint64)
     within = 0
     for _ in range(400):
         sample = random.choice(truth, 200, replace=False)
-        found = estimate(sample, 200, 2000)
+        found = counts.estimates(launches, sample)[1]
         within += abs(found.total - truth.sum()) <= found.error
     assert 0.6 < within / 400 < 0.76
 
@@ -252,8 +261,8 @@ def test_shapes_that_were_never_probed_count_as_their_kernels_mean() -> None:
     add(counts, {1: 10}, {}, grid=8)
     found = counts.estimates(np.arange(4, dtype=np.uint64), np.asarray([8, 12, 8, 12]))
     variance = np.var([8, 12, 8, 12], ddof=1)
-    assert found[1].total == 1010 * 10
-    assert counts.weights(np.asarray([3])).tolist() == [1010 / 4]
+    assert found[1].total == pytest.approx(1010 * 10)
+    assert counts.weights(np.asarray([3])).tolist() == pytest.approx([1010 / 4])
     assert found[1].error == pytest.approx(
         math.sqrt(1000**2 * 0.996 * variance / 4 + 10**2 * variance / 4 + 10 * variance)
     )
@@ -267,6 +276,7 @@ def test_launches_at_pauses_are_divided_among_the_operators_of_their_shape() -> 
     """Of 40 launches that were followed, 30 were in an operator with twice the accesses."""
     counts = Sampling()
     launches = np.zeros(1060, abi.dtype("kernel_launch"))
+    launches["thread"] = np.arange(1060)  # at one place
     launches["name"] = 1
     launches["name"][1050:] = 2  # another kernel, never followed nor probed
     launches["ordinal"] = np.arange(len(launches))
@@ -279,15 +289,15 @@ def test_launches_at_pauses_are_divided_among_the_operators_of_their_shape() -> 
         counts.add(launches[part], operators[part])
     probed = np.asarray([0, 1, 30, 31], np.uint64)
     amounts = np.asarray([20.0, 20.0, 10.0, 10.0])
-    # each launch of a graph counts as the mean of the kernel's probed launches
-    assert counts.estimates(probed, amounts)[1].total == 780 * 20 + 260 * 10 + 10 * 15
-    weights = [780 / 2 + 10 / 4, 260 / 2 + 10 / 4]
-    assert counts.weights(probed).tolist() == [weights[0]] * 2 + [weights[1]] * 2
+    # launches of a graph count as the mean of the kernel's others
+    assert counts.estimates(probed, amounts)[1].total == pytest.approx(1050 / 4 * (3 * 20 + 10))
+    weights = [1050 * 3 / 4 / 2, 1050 / 4 / 2]
+    assert counts.weights(probed) == pytest.approx([weights[0]] * 2 + [weights[1]] * 2)
     assert counts.unprobed == [2] and counts.seen == {1: 1050, 2: 10}
     known = np.full(len(launches), np.nan)
     known[probed.astype(int)] = amounts
     completed = counts.completed(launches["ordinal"], known)
-    assert completed[[2, 32, 500, 1045]].tolist() == [20, 10, 15, 15]
+    assert completed[[2, 32, 500, 1045]] == pytest.approx([20, 10, 17.5, 17.5])
     assert np.isnan(completed[1055])
     assert "operators were paused in 95 % of launches" in counts.text()
     assert "1 shape of launches never probed, 0.9 % of launches" in counts.text()
@@ -297,6 +307,7 @@ def test_launches_that_were_followed_briefly_do_not_count_for_proportions() -> N
     """Operators were followed from some launch to one of operator 7, which was probed."""
     counts = Sampling()
     launches = np.zeros(1000, abi.dtype("kernel_launch"))
+    launches["thread"] = np.arange(1000)  # at one place
     launches["name"] = 1
     launches["ordinal"] = np.arange(len(launches))
     operators = np.zeros(len(launches), np.uint32)
@@ -307,7 +318,8 @@ def test_launches_that_were_followed_briefly_do_not_count_for_proportions() -> N
     probed = [0, 1, 40, 41, *range(510, 515)]
     launches["flags"][probed] |= abi.FLAG_PROBED
     counts.add(launches, operators)
-    seen = {shape.probed: counts.launches()[shape.number] for shape in counts.shapes.values()}
+    launched = counts.shape_launches()
+    seen = {shape.probed: launched[shape.number] for shape in counts.shapes.values()}
     assert seen == {0: 0, 2: 600, 7: 400}
     amounts = np.asarray([20.0, 20.0, 10.0, 10.0, *[20.0] * 5])
     assert counts.estimates(np.asarray(probed), amounts)[1].total == 400 * 20 + 600 * 10
@@ -317,6 +329,7 @@ def test_launches_at_pauses_are_like_those_shortly_before() -> None:
     """Operator 7 launched a thousand times at the start, and then no more."""
     counts = Sampling()
     launches = np.zeros(20_000, abi.dtype("kernel_launch"))
+    launches["thread"] = np.arange(20_000)  # at one place
     launches["name"] = 1
     launches["name"][[100, 15_000]] = 2  # one at the start, one at a pause
     launches["ordinal"] = np.arange(len(launches))
@@ -325,7 +338,7 @@ def test_launches_at_pauses_are_like_those_shortly_before() -> None:
     launches["flags"][7000:] |= abi.FLAG_PAUSED
     for part in range(0, len(launches), 3000):
         counts.add(launches[part : part + 3000], operators[part : part + 3000])
-    seen = [counts.launches()[shape.number] for shape in counts.shapes.values()]
+    seen = [*counts.shape_launches().values()]
     at_pause = 13_000 - 1
     assert sum(seen) == pytest.approx(len(launches))
     assert sorted(seen) == pytest.approx(
@@ -333,28 +346,79 @@ def test_launches_at_pauses_are_like_those_shortly_before() -> None:
     )
 
 
-def test_first_launches_stand_for_themselves_once_enough_others_were_probed() -> None:
-    """The first three access ten times as much as the others."""
-    counts = Sampling()
-    launches = np.zeros(1000, abi.dtype("kernel_launch"))
-    launches["name"] = 1
+def steps_of(places: list[tuple[int, int]], steps: int, threads: int = 1) -> np.ndarray:
+    """Launch records of steps, each of these kernels and grids on every thread."""
+    launches = np.zeros(len(places) * steps * threads, abi.dtype("kernel_launch"))
+    launches["name"] = np.tile([name for name, _ in places], steps * threads)
+    launches["grid"][:, 0] = np.tile([grid for _, grid in places], steps * threads)
+    launches["thread"] = np.repeat(np.arange(threads), len(places) * steps)
+    order = np.argsort(np.tile(np.arange(len(places) * steps), threads), kind="stable")
+    launches = launches[order]
     launches["ordinal"] = np.arange(len(launches))
-    probed = np.asarray([0, 1, 2, 200, 300, 400, 500, 600])
+    return launches
+
+
+#: Kernels and grids: of kernel 1, rows of six, four and one launch, after different ones.
+PLACES = [(2, 1), *[(1, 1)] * 6, (3, 1), *[(1, 1)] * 4, (3, 2), (1, 1)]
+AMOUNTS = [1, 10, 20, 30, 40, 50, 60, 1, 70, 80, 90, 100, 1, 110]
+UNPROBED = 8
+
+
+@pytest.mark.parametrize("batch", [1, 7, 100, 10_000])
+@pytest.mark.parametrize("threads", [1, 3])
+def test_launches_at_one_place_are_alike(batch: int, threads: int) -> None:
+    """What a launch does depends on its place. Places are probed two or more times, or never."""
+    launches = steps_of(PLACES, 100, threads)
+    place = np.arange(len(launches)) // threads % len(PLACES)
+    step = np.arange(len(launches)) // threads // len(PLACES)
+    probed = (step >= 2) & (step < 4 + place) & (place != UNPROBED)
     launches["flags"][probed] |= abi.FLAG_PROBED
-    amounts = np.asarray([100.0] * 3 + [10.0] * 5)
-    for begin, end in ((0, 2), (2, 550)):
-        counts.add(launches[begin:end])
-    found = counts.estimates(probed[:7], amounts[:7])[1]
-    assert found.total == 550 * 340 / 7 and found.error > 0.3 * found.total
-    assert counts.weights(probed[:7]).tolist() == [550 / 7] * 7
-    counts.add(launches[550:])
-    assert counts.estimates(probed, amounts)[1] == Estimate(300 + 997 * 10, 0.0)
-    assert counts.weights(probed).tolist() == [1] * 3 + [997 / 5] * 5
-    known = np.full(len(launches), np.nan)
-    known[probed] = amounts
-    assert counts.completed(launches["ordinal"], known)[[2, 3, 999]].tolist() == [100, 10, 10]
-    counts.miss(np.asarray([1], np.uint64))  # then they are not all of the first ones
-    assert counts.weights(probed).tolist() == [1000 / 7] * 8
+    counts = Sampling()
+    for begin in range(0, len(launches), batch):
+        counts.add(launches[begin : begin + batch])
+    assert len(counts.shapes) == 4
+    at, amounts = np.flatnonzero(probed).astype(np.uint64), np.asarray(AMOUNTS)[place]
+    found = counts.estimates(at, amounts[probed])
+    # launches at a place without probed ones are like the others, also the first row of a thread
+    total = 100 * (sum(AMOUNTS) - 3 - AMOUNTS[UNPROBED]) - sum(AMOUNTS[1:7])
+    assert found[1].total == pytest.approx(threads * total * 1100 / (1000 - 6))
+    assert found[2] == Estimate(threads * 100.0, 0.0)
+    assert found[1].error > 0
+    weights = counts.weights(at)
+    assert (weights * amounts[probed]).sum() == pytest.approx(sum(e.total for e in found.values()))
+    completed = counts.completed(launches["ordinal"], np.where(probed, amounts, np.nan))
+    assert completed.sum() == pytest.approx(weights @ amounts[probed])
+    assert completed[(place == 6) & (step > 20)] == pytest.approx(60)
+
+
+def test_a_place_with_one_probed_launch_varies_like_the_others_of_its_shape() -> None:
+    launches = steps_of(PLACES, 1, threads=10)
+    place, step = np.arange(140) // 10, np.arange(140) % 10
+    probed = (launches["name"] == 1) & ((step < 2) | (step == 2) & (place == 1))
+    probed &= (place != UNPROBED) | (step == 1)
+    launches["flags"][probed] |= abi.FLAG_PROBED
+    counts = Sampling()
+    counts.add(launches)
+    amounts = (np.asarray(AMOUNTS)[place] + step % 2 * 4)[probed]  # 4 more in every other step
+    found = counts.estimates(np.flatnonzero(probed).astype(np.uint64), amounts)[1]
+    assert found.total == pytest.approx(10 * (sum(AMOUNTS) - 3 + 9 * 2 + 4 / 3 + 4))
+    squares, few = 9 * 8 + 32 / 3, 9 + 2  # of places with two probed launches, and with three
+    two, three = 10**2 * (1 - 2 / 10) * 8 / 2, 10**2 * (1 - 3 / 10) * (32 / 3 / 2) / 3
+    one = 10**2 * (1 - 1 / 10) * squares / few
+    assert found.error == pytest.approx(math.sqrt(9 * two + three + one))
+
+
+def test_places_are_limited() -> None:
+    """Launches after ever other ones: the first places are kept apart, the others are one."""
+    launches = steps_of([(1, 1), (2, 1)], 5000)
+    launches["grid"][1::2, 0] = np.arange(5000)
+    launches["flags"][::500] |= abi.FLAG_PROBED
+    counts = Sampling()
+    for begin in range(0, len(launches), 300):
+        counts.add(launches[begin : begin + 300])
+    assert len([each for each in counts.places.values() if each.shape.kernel == 1]) == 1024
+    found = counts.estimates(np.arange(0, 10_000, 500).astype(np.uint64), np.full(20, 6))
+    assert found[1] == Estimate(30_000.0, 0.0)
 
 
 def test_missed_launches_were_not_probed() -> None:
