@@ -5,9 +5,9 @@
 
 A shape is a kernel with its grid, block and dynamic shared memory. Compares each launch with the
 first one of its shape, and with the first one at its place: its position in a row of launches of
-the shape, and the last two others before that row, on the same thread. Compared are accesses and
-bytes by kind of access, and the numbers of objects that were touched. Prints the share of launches
-and of accesses where all are equal, and the kernels where they are not.
+the shape, and the last two rows before, with their lengths, on the same thread. Compared are
+accesses and bytes by kind of access, and the numbers of objects that were touched. Prints the share
+of launches and of accesses where all are equal, and the kernels where they are not.
 """
 
 from __future__ import annotations
@@ -33,16 +33,15 @@ def shapes(run: Path) -> tuple[dict[int, Key], dict[int, Key]]:
     columns = ds.dataset(parts).to_table(["ordinal", "thread", *_SHAPE]).sort_by("ordinal")
     found: dict[int, Key] = {}
     places: dict[int, Key] = {}
-    rows: dict[int, list[Key]] = defaultdict(list)  # by thread: the last one last
-    length: dict[int, int] = {}
+    rows: dict[int, list[Key]] = defaultdict(list)  # by thread: shape and length, the last one last
     for number, thread, *shape in zip(*(each.to_pylist() for each in columns), strict=True):
         row = rows[thread]
-        if row[-1:] == [tuple(shape)]:
-            length[thread] += 1
+        if row and row[-1][0] == shape:
+            row[-1] = (shape, row[-1][1] + 1)
         else:
-            row[:], length[thread] = [*row[-2:], tuple(shape)], 0
+            row[:] = [*row[-2:], (shape, 1)]
         found[number] = tuple(shape)
-        places[number] = (*row, length[thread])
+        places[number] = tuple((*each, length) for each, length in row)
     return found, places
 
 

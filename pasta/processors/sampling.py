@@ -70,8 +70,8 @@ class Shape:
 @dataclass
 class Place:
     """Launches of a shape that do the same where a program repeats its steps: same position in a
-    row of launches of one kernel, grid, block and so on, and the same last two others before it, on
-    their thread. libpasta probes each place where the launches of a shape differ (shapes.c).
+    row of launches of one kernel, grid, block and so on, and the same two rows before, with their
+    lengths, on their thread. libpasta probes each place of a shape whose launches differ.
 
     Numbers are consecutive, from 1. `alike` is equal for the same place of shapes that differ in
     the operator only. `brief`: probed launches while operators were followed briefly, which do not
@@ -108,9 +108,9 @@ class Sampling:
         self._misses = 0
         #: Numbers of the places of the last followed launches, oldest first.
         self._recent: NDArray[Any] = np.empty(0, np.uint32)
-        #: By thread: length of the last row of launches alike, and what they and the rows before
-        #: it are (uint64), the last one last.
-        self._rows: dict[int, tuple[int, NDArray[Any]]] = {}
+        #: By thread: what the last row of launches is alike in, its length, and hashes of the two
+        #: rows before it, the last one last.
+        self._rows: dict[int, tuple[Any, int, NDArray[Any]]] = {}
         #: By what launches alike are: a number for them, and their places.
         self._alike: dict[int, tuple[int, set[int]]] = {}
 
@@ -157,19 +157,20 @@ class Sampling:
         order = np.argsort(threads, kind="stable")
         for mine in np.split(order, np.flatnonzero(np.diff(threads[order])) + 1):
             thread = int(threads[mine[0]])
-            length, before = self._rows.get(thread, (0, np.zeros(3, np.uint64)))
-            sequence = np.concatenate([before[-1:], bases[mine]])
+            last, length, before = self._rows.get(thread, (np.uint64(0), 0, np.zeros(2, np.uint64)))
+            sequence = np.concatenate([[last], bases[mine]])
             begins = np.flatnonzero(sequence[1:] != sequence[:-1])
-            rows = np.concatenate([before, bases[mine][begins]])
             of_row = np.zeros(len(mine), np.intp)
             of_row[begins] = 1
             of_row = np.cumsum(of_row)
-            position = np.arange(len(mine)) - np.concatenate([[-length], begins])[of_row]
-            found[mine] = _mixed(
-                _mixed(np.minimum(position, _MOST_IN_ROW - 1).astype(np.uint64), rows[of_row + 1]),
-                rows[of_row],
-            )
-            self._rows[thread] = int(position[-1]) + 1, rows[-3:]
+            starts = np.concatenate([[-length], begins])
+            lengths = np.diff(starts, append=len(mine))
+            last_of = sequence[np.concatenate([[0], begins + 1])]
+            rows = np.concatenate([before, _mixed(last_of, np.minimum(lengths, _MOST_IN_ROW))])
+            position = np.minimum(np.arange(len(mine)) - starts[of_row], _MOST_IN_ROW - 1)
+            place = _mixed(position.astype(np.uint64), rows[of_row + 1])
+            found[mine] = _mixed(place, rows[of_row])
+            self._rows[thread] = last_of[-1], int(lengths[-1]), rows[-3:-1]
         return found
 
     def _divide(self, numbers: NDArray[Any], alike: NDArray[Any], at_pause: NDArray[Any]) -> None:

@@ -10,7 +10,7 @@
  * optimizer, the next one would nearly always be the first.
  *
  * If the amounts of a shape differ, it is first divided by place: what came before a launch on its thread. A place is the
- * position in a row of launches alike, and the last two other ones before that row. Where a program repeats its steps,
+ * position in a row of launches alike, and the last two rows before, with their lengths. Where a program repeats its steps,
  * launches at one place do the same (measured: docs/internals.md), and each place is complete after `enough` of them.
  * Extra rounds are for the places whose amounts still differ. pasta/processors/sampling.py estimates by the same places.
  *
@@ -18,7 +18,8 @@
  * operators, which has the turn in rounds: operators are followed again from that launch on, in an extra round until the
  * next launch in the entry, and with a budget in its windows.
  *
- * The table is lock-free and never shrinks; a launch costs one look-up, or two where operators pause. */
+ * The table is lock-free and never shrinks; a launch costs one look-up, and one more each where operators pause and where the
+ * shape is divided. */
 #include <sched.h>
 #include <string.h>
 
@@ -104,26 +105,29 @@ static uint64_t base_of(const pasta_kernel_launch *l) {
 
 /* ---- places ---- */
 
-/* The last row of launches alike on this thread, and those before it, the last one first. */
+/* The last row of launches alike on this thread, and hashes of those before it, the last one first. */
 static _Thread_local struct {
     uint64_t base, before[2];
     uint32_t length;
 } row;
 
+static uint32_t up_to_most(uint32_t in_row, uint32_t most) { return in_row < most ? in_row : most; }
+
+static uint64_t this_row(void) { return mixed(row.base, up_to_most(row.length, MOST_IN_ROW)); }
+
 static uint64_t place_of(uint64_t base) {
-    if (base == row.base) return mixed(mixed(row.length < MOST_IN_ROW ? row.length : MOST_IN_ROW - 1, row.before[0]), row.before[1]);
-    return mixed(mixed(0, row.base), row.before[0]);
+    if (base != row.base) return mixed(mixed(0, this_row()), row.before[0]);
+    return mixed(mixed(up_to_most(row.length, MOST_IN_ROW - 1), row.before[0]), row.before[1]);
 }
 
 static void launch_at_place(uint64_t base) {
-    if (base == row.base) {
-        row.length++;
-        return;
+    if (base != row.base) {
+        row.before[1] = row.before[0];
+        row.before[0] = this_row();
+        row.base = base;
+        row.length = 0;
     }
-    row.before[1] = row.before[0];
-    row.before[0] = row.base;
-    row.base = base;
-    row.length = 1;
+    row.length++;
 }
 
 /* ---- entries ---- */

@@ -58,6 +58,42 @@ int main(void) {
     return 0;
 }"""
 
+#: Two threads; what a launch accesses depends on its place in a step.
+PLACES = """
+#include <pthread.h>
+static ra_function add, scale;
+static void row(ra_function function, void *x, const int *sizes, int count) {
+    float a = 1, b = 0;
+    uint32_t grid[3] = {1, 1, 1}, block[3] = {32, 1, 1};
+    for (int i = 0; i < count; i++) {
+        void *of_add[] = {&x, &x, &x, (void *)&sizes[i]};
+        void *of_scale[] = {&x, &a, &b, (void *)&sizes[i]};
+        RA(ra_launch(function, grid, block, 0, NULL, function == add ? of_add : of_scale));
+    }
+}
+static void *steps(void *x) {
+    for (int i = 0; i < 200; i++) {
+        row(scale, x, (const int[]){32}, 1);
+        row(add, x, (const int[]){32, 24, 16, 8, 4}, 5);
+        row(scale, x, (const int[]){32, 32}, 2);
+        row(add, x, (const int[]){8, 16}, 2);
+        RA(ra_context_synchronize());
+    }
+    return NULL;
+}
+int main(void) {
+    pthread_t other;
+    ra_module module;
+    void *x;
+    RA(ra_module_load_builtin(&module));
+    RA(ra_module_function(&add, module, "_Z4vaddPKfS0_Pfi"));
+    RA(ra_module_function(&scale, module, "_Z5scalePfffi"));
+    RA(ra_alloc(&x, 32 * sizeof(float)));
+    pthread_create(&other, NULL, steps, x);
+    steps(x);
+    return pthread_join(other, NULL);
+}"""
+
 
 def launches(run: RunDirectory) -> list[dict[str, Any]]:
     parts = [str(part) for part in sorted((run.path / "events").glob("kernel_launch-*.parquet"))]
@@ -136,6 +172,17 @@ def test_counts_of_the_run_are_estimated(pasta_preload, compile_c) -> None:
     assert sorted(tuple(row.values()) for row in rows) == [("scale", 3)] * 2 + [("vadd", 10)] * 3
     report = " ".join(run.report.split())
     assert "counted in 4 of 13 launches; totals are estimated for all launches, ± 0.0 %" in report
+
+
+@pytest.mark.main
+def test_launches_are_estimated_by_their_place_in_a_step(pasta_preload, compile_c) -> None:
+    run = pasta_preload(compile_c(PLACES), options=(*options(), "--sample")).run
+    by_name = {row["kernel"]: row for row in kernels(run)}
+    vadd = by_name["vadd"]
+    assert vadd["launches"] == 2 * 200 * 7 and vadd["probed"] < 60
+    exact = 2 * 200 * 3 * (32 + 24 + 16 + 8 + 4 + 8 + 16)
+    assert vadd["estimate"] == pytest.approx(exact, rel=0.005)  # both threads begin without a row
+    assert vadd["error"] < 0.005 * exact
 
 
 @pytest.mark.main
