@@ -159,16 +159,17 @@ class AccessCount(Tool):
     def _kernels(self, rows: NDArray[Any], objects: NDArray[Any]) -> Table:
         by_kernel = combined(rows[["kernel", *_COUNTS]], ["kernel"])
         sampling = self.context.sampling
-        ids = np.asarray(sorted(sampling.seen), np.uint32)
+        launched, counted_in = sampling.seen, sampling.probed
+        ids = np.asarray(sorted(launched), np.uint32)
         estimates = self._estimates(rows)
         counts = {name: _values_of(by_kernel, ids, name) for name in _COUNTS}
         touched = self._touched(combined(objects[["kernel", "object", "accesses"]], _OBJECT_KEYS))
         order = np.argsort(-counts["accesses"].astype(np.float64), kind="stable")
-        probed = np.asarray([sampling.probed.get(name, 0) for name in ids.tolist()], np.int64)
+        probed = np.asarray([counted_in.get(name, 0) for name in ids.tolist()], np.int64)
         columns = {
             "kernel": kernel_names(self.context, ids),
             **kernel_operators(self.context, [(name,) for name in ids.tolist()]),
-            "launches": np.asarray([sampling.seen[name] for name in ids.tolist()], np.int64),
+            "launches": np.asarray([launched[name] for name in ids.tolist()], np.int64),
             "probed": probed,
             "estimate": _absent_if_nan([estimates[name].total for name in ids.tolist()]),
             "error": _absent_if_nan([estimates[name].error for name in ids.tolist()]),

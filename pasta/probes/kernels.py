@@ -66,6 +66,8 @@ class ProbedKernels:
         self._modules.feed(selected)
         launches = selected["kernel_launch"]
         launches = launches[launches["flags"] & abi.FLAG_PROBED != 0]
+        if not len(launches):
+            return
         kernels = np.column_stack(
             [launches["name"], self._modules.of(launches, selected), launches["entry_pc"]]
         )

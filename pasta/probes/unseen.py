@@ -105,13 +105,15 @@ def _patched_beside(shared: Mapping[int, int], context: Context) -> str:
 def _probed(sampling: Sampling, context: Context) -> Table:
     """Launches and probed launches by shape; those that were never probed come first."""
     launches = {number: round(count) for number, count in sampling.shape_launches().items()}
+    probed = sampling.of_shapes()[1]
     shapes = sorted(
         (each for each in sampling.shapes.values() if launches[each.number]),
         key=lambda each: (
-            each.probed > 0, -launches[each.number], each.kernel, each.grid, each.block
+            probed[each.number] > 0, -launches[each.number], each.kernel, each.grid, each.block
         ),
     )  # fmt: skip
     seen = [launches[each.number] for each in shapes]
+    hits = [probed[each.number] for each in shapes]
     shared = np.asarray([each.shared for each in shapes], np.uint32)
     return Table(
         {
@@ -120,8 +122,8 @@ def _probed(sampling: Sampling, context: Context) -> Table:
             "block": ["x".join(map(str, each.block)) for each in shapes],
             "shared": absent_where(shared, shared == ABSENT_U32),
             "launches": seen,
-            "probed": [each.probed for each in shapes],
-            "share": [each.probed / count for each, count in zip(shapes, seen, strict=True)],
+            "probed": hits,
+            "share": [hit / count for hit, count in zip(hits, seen, strict=True)],
         },
         units={"shared": "bytes", "launches": "count", "probed": "count", "share": "share"},
         labels={"share": "of its launches", "shared": "dynamic shared memory"},

@@ -8,14 +8,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pasta.lazy import np
+from pasta.processors.codes import RowCodes, distinct, grown, span_dtype
 from pasta.processors.rows import combined
 from pasta.table import counted
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-#: In place of the id of an operator's name.
-_ANY = (1 << 32) - 1
+#: In place of the id of an operator's name: unknown, and not in a framework's call.
+_ANY, _GRAPH = 1 << 32, 1 << 33
+#: Words of a launch record, from `name` to `local`, by which libpasta tells shapes apart, with the
+#: module: name, grid, block, dynamic shared memory. Of the last two, only the lower half counts.
+_ALIKE = (0, 1, 2, 3, 5)
 #: Launches of a page of `Sampling`: a damaged record with a huge ordinal costs one page.
 _PAGE = 1 << 16
 #: Launches before a pause whose operators are taken as those of the launches at the pause. libpasta
@@ -23,9 +27,10 @@ _PAGE = 1 << 16
 _RECENT = 4096
 #: Launches that are divided at a time: their order does not matter.
 _CHUNK = 1024
-#: Positions in a row of launches alike that are told apart, as in shapes.c, and most places of
-#: launches with the same kernel, module, grid, block and shared memory: further ones count as one.
-_MOST_IN_ROW, _MOST_PLACES = 64, 1024
+#: Positions in a row of launches alike that are told apart, as in shapes.c.
+_MOST_IN_ROW = 64
+#: Places that are kept apart; further ones of a shape are one.
+_MOST_PLACES = 1 << 16
 #: Share of a shape's launches at places with two probed ones from which places are estimated apart.
 _COVERED = 0.9
 
@@ -47,14 +52,14 @@ class Estimate:
         return self.error / self.total if self.total else math.nan
 
 
-@dataclass
+@dataclass(frozen=True)
 class Shape:
     """Launches with the same kernel (name id), module, grid, block, dynamic shared memory (bytes;
     absent: all ones) and, unless a graph launched them, operator.
 
-    `alike`: number that shapes have in common which differ in the operator only. Launches while
-    operators were paused or followed briefly, which were not probed, are a shape without a known
-    operator: `paused`."""
+    Numbers count from 0. `alike`: number that shapes have in common which differ in the operator
+    only. Launches while operators were paused or followed briefly, which were not probed, are a
+    shape without a known operator: `paused`."""
 
     number: int
     alike: int
@@ -63,33 +68,20 @@ class Shape:
     grid: tuple[int, ...]
     block: tuple[int, ...]
     shared: int
-    seen: int = 0
-    probed: int = 0
 
 
-@dataclass
+@dataclass(frozen=True)
 class Place:
     """Launches of a shape that do the same where a program repeats its steps: same position in a
     row of launches of one kernel, grid, block and so on, and the same two rows before, with their
     lengths, on their thread. libpasta probes each place of a shape whose launches differ.
 
-    Numbers are consecutive, from 1. `alike` is equal for the same place of shapes that differ in
-    the operator only. `brief`: probed launches while operators were followed briefly, which do not
-    tell how often their operator launches. `divided`: launches at pauses that count for this place,
-    by those that were followed shortly before."""
+    Numbers count from 1. `alike` is equal for the same place of shapes that differ in the operator
+    only."""
 
     number: int
     shape: Shape
-    alike: int
-    seen: int = 0
-    probed: int = 0
-    brief: int = 0
-    divided: float = 0.0
-
-    @property
-    def followed(self) -> int:
-        """Launches that tell how often the operator launches."""
-        return 0 if self.shape.paused else self.seen - self.brief
+    alike: tuple[int, ...]
 
 
 class Sampling:
@@ -97,10 +89,18 @@ class Sampling:
 
     def __init__(self) -> None:
         self.shapes: dict[int, Shape] = {}
-        self.places: dict[tuple[int, int], Place] = {}
-        #: By kernel.
-        self.seen: dict[int, int] = {}
-        self.probed: dict[int, int] = {}
+        self.places: list[Place] = []
+        #: What launches have in common apart from their operator, and places, with the key of the
+        #: shape; numbers of these places. Numbers of places beyond, by the key.
+        self._alike, self._codes = RowCodes(), RowCodes(_MOST_PLACES)
+        self._of_code: NDArray[Any] = np.empty(0, np.uint32)
+        self._beyond: dict[int, int] = {}
+        #: By the number of a place: launches, probed ones, and of these the ones while operators
+        #: were followed briefly, which do not tell how often their operator launches.
+        self._seen, self._probed, self._brief = np.zeros((3, 16), np.int64)
+        #: Launches at pauses, by the number of a place: those that are not divided yet, and those
+        #: that count for the place, by the launches that were followed shortly before.
+        self._waiting, self._divided = np.zeros(16, np.int64), np.zeros(16)
         #: Numbers of the places of launches (0: unknown), by ordinal: in pages of `_PAGE`.
         self._numbers: dict[int, NDArray[Any]] = {}
         #: Launches that are flagged as probed, but have no counts, in such pages; their number.
@@ -111,8 +111,6 @@ class Sampling:
         #: By thread: what the last row of launches is alike in, its length, and hashes of the two
         #: rows before it, the last one last.
         self._rows: dict[int, tuple[Any, int, NDArray[Any]]] = {}
-        #: By what launches alike are: a number for them, and their places.
-        self._alike: dict[int, tuple[int, set[int]]] = {}
 
     def add(self, launches: NDArray[Any], operators: NDArray[Any] | None = None) -> None:
         """Counts launch records, those of a thread in their order. `operators`: ids of the names
@@ -121,116 +119,144 @@ class Sampling:
 
         if not len(launches):
             return
-        probed = launches["flags"] & abi.FLAG_PROBED != 0
-        bases = keys = _keys_of(launches)
-        places = self._places_of(launches["thread"], bases)
-        paused = brief = np.zeros(len(launches), bool)
-        direct = launches["flags"] & abi.FLAG_GRAPH == 0
+        flags = launches["flags"]
+        probed, direct = flags & abi.FLAG_PROBED != 0, flags & abi.FLAG_GRAPH == 0
+        alike = self._alike.encode(_words_of(launches)).astype(np.uint64)
+        at_pause = np.zeros(len(launches), bool)
+        kinds = np.zeros(len(launches), np.uint64)
         if operators is not None:
-            at_pause = direct & (launches["flags"] & abi.FLAG_PAUSED != 0)
-            paused, brief = at_pause & ~probed, at_pause & probed
-            keys = np.where(direct, _mixed(bases, np.where(paused, _ANY, operators)), bases)
-        alike = _mixed(_mixed(bases, direct), places)
-        distinct, first, group = np.unique(
-            _mixed(keys, places), return_index=True, return_inverse=True
-        )
-        group = group.reshape(-1)
-        seen = np.bincount(group, minlength=len(distinct)).tolist()
-        hits, briefly = (
-            np.bincount(group[of], minlength=len(distinct)).tolist() for of in (probed, brief)
-        )
-        columns = (of[first].tolist() for of in (bases, keys, places, alike, paused))
-        found = [self._place(*each) for each in zip(launches[first], *columns, strict=True)]
-        for place, *counts in zip(found, seen, hits, briefly, strict=True):
-            self._count(place, *counts)
-        of_launch = np.asarray([place.number for place in found], np.uint32)[group]
+            at_pause = direct & (flags & abi.FLAG_PAUSED != 0)
+            kinds[:] = operators
+            kinds[at_pause & ~probed] = _ANY
+        kinds[~direct] = _GRAPH
+        words = np.empty((len(launches), 2), np.uint64)
+        words[:, 0] = alike << np.uint64(34) | kinds
+        words[:, 1] = self._places_of(launches["thread"], alike)
+        numbers = self._numbers_of(words, launches)
+        size = len(self._seen)
+        self._seen += np.bincount(numbers, minlength=size)
+        if probed.any():
+            self._probed += np.bincount(numbers[probed], minlength=size)
+            self._brief += np.bincount(numbers[probed & at_pause], minlength=size)
         for page, mine, at in _pages(launches["ordinal"]):
-            self._numbers.setdefault(page, np.zeros(_PAGE, np.uint32))[at] = of_launch[mine]
+            self._numbers.setdefault(page, np.zeros(_PAGE, np.uint32))[at] = numbers[mine]
         if operators is not None:
-            alike = np.asarray([place.alike for place in found], np.uint64)[group]
-            order = np.argsort(launches["ordinal"][direct], kind="stable")
-            self._divide(*(each[direct][order] for each in (of_launch, alike, at_pause)))
+            self._divide(numbers[direct], at_pause[direct], launches["ordinal"][direct])
 
-    def _places_of(self, threads: NDArray[Any], bases: NDArray[Any]) -> NDArray[Any]:
-        """Hashes of the places of launches, from what they are alike in."""
-        found = np.empty(len(bases), np.uint64)
-        order = np.argsort(threads, kind="stable")
-        for mine in np.split(order, np.flatnonzero(np.diff(threads[order])) + 1):
-            thread = int(threads[mine[0]])
+    def _numbers_of(self, words: NDArray[Any], launches: NDArray[Any]) -> NDArray[Any]:
+        """Numbers of the places of launches, from the keys of their shapes and their places."""
+        codes = self._codes.encode(words)
+        known = len(self._of_code)
+        if len(self._codes) > known:
+            _, first = np.unique(codes, return_index=True)
+            new = first[codes[first] >= known]
+            added = [self._add_place(words[at].tolist(), launches[at]) for at in new.tolist()]
+            self._of_code = np.concatenate([self._of_code, np.asarray(added, np.uint32)])
+        numbers = self._of_code[codes] if len(self._of_code) else np.zeros(len(codes), np.uint32)
+        for at in np.flatnonzero(codes < 0).tolist():
+            key = int(words[at, 0])
+            if key not in self._beyond:
+                self._beyond[key] = self._add_place([key, 0], launches[at])
+            numbers[at] = self._beyond[key]
+        size = len(self.places) + 1
+        self._seen, self._probed, self._brief, self._waiting, self._divided = (
+            grown(each, size)
+            for each in (self._seen, self._probed, self._brief, self._waiting, self._divided)
+        )
+        return np.asarray(numbers)
+
+    def _add_place(self, words: list[int], launch: Any) -> int:
+        """The number of a new place, which a launch is at."""
+        key, place = words
+        alike, kind = key >> 34, key & ((1 << 34) - 1)
+        shape = self.shapes.get(key)
+        if shape is None:
+            grid, block = tuple(launch["grid"].tolist()), tuple(launch["block"].tolist())
+            shape = self.shapes[key] = Shape(
+                len(self.shapes), alike, kind == _ANY, int(launch["name"]), grid, block,
+                int(launch["shared_dynamic"]),
+            )  # fmt: skip
+        self.places.append(Place(len(self.places) + 1, shape, (alike, kind & _GRAPH, place)))
+        return len(self.places)
+
+    def _places_of(self, threads: NDArray[Any], alike: NDArray[Any]) -> NDArray[Any]:
+        """Hashes of the places of launches."""
+        found = np.empty(len(alike), np.uint64)
+        for thread, mine in _by_thread(threads):
+            own = alike[mine]
             last, length, before = self._rows.get(thread, (np.uint64(0), 0, np.zeros(2, np.uint64)))
-            sequence = np.concatenate([[last], bases[mine]])
+            sequence = np.concatenate([[last], own + np.uint64(1)])
             begins = np.flatnonzero(sequence[1:] != sequence[:-1])
-            of_row = np.zeros(len(mine), np.intp)
-            of_row[begins] = 1
-            of_row = np.cumsum(of_row)
             starts = np.concatenate([[-length], begins])
-            lengths = np.diff(starts, append=len(mine))
+            lengths = np.diff(starts, append=len(own))
             last_of = sequence[np.concatenate([[0], begins + 1])]
             rows = np.concatenate([before, _mixed(last_of, np.minimum(lengths, _MOST_IN_ROW))])
-            position = np.minimum(np.arange(len(mine)) - starts[of_row], _MOST_IN_ROW - 1)
-            place = _mixed(position.astype(np.uint64), rows[of_row + 1])
-            found[mine] = _mixed(place, rows[of_row])
+            here = lengths - np.maximum(-starts, 0)  # of this batch
+            position = np.minimum(np.arange(len(own)) - np.repeat(starts, here), _MOST_IN_ROW - 1)
+            found[mine] = _mixed(np.repeat(_mixed(rows[1:-1], rows[:-2]), here), position)
             self._rows[thread] = last_of[-1], int(lengths[-1]), rows[-3:-1]
         return found
 
-    def _divide(self, numbers: NDArray[Any], alike: NDArray[Any], at_pause: NDArray[Any]) -> None:
+    def _divide(
+        self, numbers: NDArray[Any], at_pause: NDArray[Any], ordinals: NDArray[Any]
+    ) -> None:
         """Divides launches at pauses among places, in proportion to those that were followed
         shortly before: what a program launches at its start may not recur."""
-        places = [*self.places.values()]
-        shares: dict[int, list[tuple[Place, float]]] | None = None
+        size = len(self._waiting)
+        if at_pause.all():
+            self._waiting += np.bincount(numbers, minlength=size)
+            return
+        order = np.argsort(ordinals, kind="stable")
+        numbers, at_pause = numbers[order], at_pause[order]
         for begin in range(0, len(numbers), _CHUNK):
             part = slice(begin, begin + _CHUNK)
             followed = numbers[part][~at_pause[part]]
             if len(followed):
+                self._settle()
                 self._recent = np.concatenate([self._recent, followed])[-_RECENT:]
-                shares = None
-            if len(followed) == len(numbers[part]):
-                continue
-            if shares is None:
-                shares = _shares(places, self._recent)
-            distinct, counts = np.unique(alike[part][at_pause[part]], return_counts=True)
-            for key, count in zip(distinct.tolist(), counts.tolist(), strict=True):
-                for place, share in shares.get(key, ()):
-                    place.divided += count * share
+            self._waiting += np.bincount(numbers[part][at_pause[part]], minlength=size)
 
-    def _place(
-        self, launch: Any, base: int, key: int, place: int, alike: int, paused: bool
-    ) -> Place:
-        """Of a launch; `base`, `key`: hashes of what it has in common with those alike, and with
-        those of its shape."""
-        number, places = self._alike.setdefault(base, (len(self._alike), set()))
-        if place not in places and len(places) == _MOST_PLACES:
-            place, alike = 0, base
-        places.add(place)
-        found = self.places.get((key, place))
-        if found is None:
-            shape = self.shapes.get(key)
-            if shape is None:
-                grid, block = tuple(launch["grid"].tolist()), tuple(launch["block"].tolist())
-                shape = self.shapes[key] = Shape(
-                    len(self.shapes), number, paused, int(launch["name"]), grid, block,
-                    int(launch["shared_dynamic"]),
-                )  # fmt: skip
-            found = self.places[key, place] = Place(len(self.places) + 1, shape, alike)
+    def _settle(self) -> None:
+        """Divides the launches that wait for it."""
+        waiting = np.flatnonzero(self._waiting)
+        if not len(waiting):
+            return
+        shares = _shares(self.places, self._recent)
+        for number, count in zip(waiting.tolist(), self._waiting[waiting].tolist(), strict=True):
+            for other, share in shares.get(self.places[number - 1].alike, ()):
+                self._divided[other] += count * share
+        self._waiting[:] = 0
+
+    @property
+    def seen(self) -> dict[int, int]:
+        """Launches by kernel."""
+        return self._by_kernel(self._seen)
+
+    @property
+    def probed(self) -> dict[int, int]:
+        """Probed launches by kernel; those without any are left out."""
+        return {name: count for name, count in self._by_kernel(self._probed).items() if count}
+
+    def _by_kernel(self, counts: NDArray[Any]) -> dict[int, int]:
+        found: dict[int, int] = {}
+        for place, count in zip(self.places, counts[1:].tolist(), strict=False):
+            kernel = place.shape.kernel
+            found[kernel] = found.get(kernel, 0) + count
         return found
 
-    def _count(self, place: Place, seen: int, probed: int, brief: int) -> None:
-        shape = place.shape
-        place.seen += seen
-        shape.seen += seen
-        place.brief += brief
-        self.seen[shape.kernel] = self.seen.get(shape.kernel, 0) + seen
-        if probed:
-            self._probe(place, probed)
+    @property
+    def probed_at(self) -> NDArray[Any]:
+        """Probed launches by the number of a place."""
+        return self._probed[: len(self.places) + 1]
 
-    def _probe(self, place: Place, count: int) -> None:
-        """Probed launches of a place; less than 0: they were not."""
-        kernel = place.shape.kernel
-        place.probed += count
-        place.shape.probed += count
-        self.probed[kernel] = self.probed.get(kernel, 0) + count
-        if not self.probed[kernel]:
-            del self.probed[kernel]
+    def of_shapes(self) -> tuple[list[int], list[int]]:
+        """Launches, and probed ones, by the number of a shape."""
+        shapes = [each.shape.number for each in self.places]
+        seen, probed = (
+            np.bincount(shapes, of[1 : len(shapes) + 1]).astype(np.int64).tolist()
+            for of in (self._seen, self._probed)
+        )
+        return seen, probed
 
     def miss(self, launches: NDArray[Any]) -> NDArray[Any]:
         """Takes launches by ordinal, which were added as probed, out of the probed ones; which of
@@ -242,10 +268,7 @@ class Sampling:
         self._misses += int(new.sum())
         for page, _, at in _pages(launches[new]):
             self._missed.setdefault(page, np.zeros(_PAGE, bool))[at] = True
-        places = [*self.places.values()]
-        numbers, counts = np.unique(self.numbers(launches[new]), return_counts=True)
-        for number, count in zip(numbers.tolist(), counts.tolist(), strict=True):
-            self._probe(places[number - 1], -count)
+        self._probed -= np.bincount(self.numbers(launches[new]), minlength=len(self._probed))
         return new
 
     def missed(self, launches: NDArray[Any]) -> NDArray[Any]:
@@ -275,39 +298,50 @@ class Sampling:
     @property
     def exact(self) -> bool:
         """Whether all launches were probed."""
-        return self.seen == self.probed
+        return bool((self._seen == self._probed).all())
 
     @property
     def unprobed(self) -> list[int]:
         """Kernels (name ids) without a probed launch."""
-        return sorted(name for name in self.seen if not self.probed.get(name))
+        return sorted(self.seen.keys() - self.probed.keys())
 
     def launches(self) -> dict[int, float]:
         """Launches by the number of a place: those while operators were paused or followed briefly
         are divided among the places that differ in the operator only, in proportion to their other
         launches: those shortly before the pause, or if none of them was, all."""
-        followed: dict[int, int] = {}
-        others: dict[int, float] = {}
-        for each in self.places.values():
-            followed[each.alike] = followed.get(each.alike, 0) + each.followed
-            if each.shape.paused or each.followed:
-                more = each.seen - each.followed - each.divided
+        self._settle()
+        seen, probed, divided = (of.tolist() for of in (self._seen, self._probed, self._divided))
+        own = (self._seen - self._brief).tolist()  # launches that tell how often operators launch
+        for each in self.places:
+            if each.shape.paused:
+                own[each.number] = 0
+        followed: dict[tuple[int, ...], int] = {}
+        others: dict[tuple[int, ...], float] = {}
+        for each in self.places:
+            at = each.number
+            followed[each.alike] = followed.get(each.alike, 0) + own[at]
+            if each.shape.paused or own[at]:
+                more = seen[at] - own[at] - divided[at]
                 others[each.alike] = others.get(each.alike, 0) + more
         found: dict[int, float] = {}
-        for each in self.places.values():
-            more, own = max(others.get(each.alike, 0), 0), followed[each.alike]
-            if each.followed:
-                share = each.divided + (each.followed * more / own if more else 0)
-                found[each.number] = max(each.followed + share, each.probed)
+        for each in self.places:
+            at, more, of_alike = (
+                each.number,
+                max(others.get(each.alike, 0), 0),
+                followed[each.alike],
+            )
+            if own[at]:
+                share = divided[at] + (own[at] * more / of_alike if more else 0)
+                found[at] = max(own[at] + share, probed[at])
             else:
-                found[each.number] = 0 if each.shape.paused and own else each.seen
+                found[at] = 0 if each.shape.paused and of_alike else seen[at]
         return found
 
     def shape_launches(self) -> dict[int, float]:
         """`launches` by the number of a shape."""
         found = dict.fromkeys(range(len(self.shapes)), 0.0)
         launches = self.launches()
-        for each in self.places.values():
+        for each in self.places:
             found[each.shape.number] += launches[each.number]
         return found
 
@@ -372,7 +406,7 @@ class Sampling:
 
         ± is one standard error; it is omitted if one launch of several of a shape was probed.
         """
-        if self.exact or not any(self.probed.values()):
+        if self.exact or not self._probed.any():
             return ""
         total, unprobed = self.total(estimates), self.unprobed
         text = "all launches"
@@ -382,7 +416,7 @@ class Sampling:
                 f" were probed ({_percent(1 - self._share(unprobed))} of"
                 f" {counted(sum(self.seen.values()), 'launch')})"
             )
-        once = sum(each.probed == 1 and each.seen > 1 for each in self.shapes.values())
+        once = sum(probed == 1 < seen for seen, probed in zip(*self.of_shapes(), strict=True))
         if once:
             return f"{text}, no error bound: {counted(once, 'shape')} with one probed launch"
         return text + ("" if math.isnan(total.relative) else f", ± {_percent(total.relative)}")
@@ -407,18 +441,19 @@ class Sampling:
                 f" (--sample, or --set probes.every={every}, instead of a window or budget probes"
                 " the first launch of each)"
             )
-        launched = self.shape_launches()
+        launched, probed_of = self.shape_launches(), self.of_shapes()[1]
+        kernels = self.probed
         rest = [
             launched[each.number]
             for each in self.shapes.values()
-            if not each.probed and each.kernel in self.probed and launched[each.number]
+            if not probed_of[each.number] and each.kernel in kernels and launched[each.number]
         ]
         if rest:
             text += (
                 f"; {counted(len(rest), 'shape')} of launches never probed,"
                 f" {_percent(sum(rest) / seen)} of launches: counted as the mean of their kernels"
             )
-        paused = sum(each.seen for each in self.shapes.values() if each.paused)
+        paused = sum(self._seen[each.number] for each in self.places if each.shape.paused)
         if paused:
             text += (
                 f"; operators were paused in {_percent(paused / seen)} of launches, which count for"
@@ -428,7 +463,8 @@ class Sampling:
 
     def _share(self, kernels: Collection[int]) -> float:
         """Share of launches of these kernels."""
-        return sum(self.seen[name] for name in kernels) / sum(self.seen.values())
+        seen = self.seen
+        return sum(seen[name] for name in kernels) / sum(seen.values())
 
 
 class _Estimation:
@@ -440,9 +476,9 @@ class _Estimation:
     Arrays are by stratum, from 1, if nothing else is said."""
 
     def __init__(self, sampling: Sampling) -> None:
-        places, launched = [*sampling.places.values()], sampling.launches()
+        places, launched = sampling.places, sampling.launches()
         seen = np.asarray([0, *(launched[each.number] for each in places)], np.float64)
-        probed = np.asarray([0, *(each.probed for each in places)], np.int64)
+        probed = sampling.probed_at
         shape = np.asarray([0, *(1 + each.shape.number for each in places)], np.intp)
         covered, whole = np.bincount(shape, seen * (probed > 1)), np.bincount(shape, seen)
         apart = (covered >= _COVERED * whole)[shape] & (shape > 0)
@@ -532,35 +568,50 @@ class _Estimation:
         return probed, squares + (probed - np.bincount(groups, minlength=size)) * mean**2
 
 
-def _shares(places: Sequence[Place], numbers: NDArray[Any]) -> dict[int, list[tuple[Place, float]]]:
+def _shares(
+    places: Sequence[Place], numbers: NDArray[Any]
+) -> dict[tuple[int, ...], list[tuple[int, float]]]:
     """The places with these numbers, each with its share of those alike, by `alike`."""
-    found: dict[int, list[tuple[Place, int]]] = {}
+    found: dict[tuple[int, ...], list[tuple[int, int]]] = {}
     distinct, counts = np.unique(numbers, return_counts=True)
     for number, count in zip(distinct.tolist(), counts.tolist(), strict=True):
-        place = places[number - 1]
-        found.setdefault(place.alike, []).append((place, count))
+        found.setdefault(places[number - 1].alike, []).append((number, count))
     totals = {key: sum(count for _, count in each) for key, each in found.items()}
     return {
-        key: [(place, count / totals[key]) for place, count in each] for key, each in found.items()
+        key: [(number, count / totals[key]) for number, count in each]
+        for key, each in found.items()
     }
 
 
-def _pages(launches: NDArray[Any]) -> Iterator[tuple[int, NDArray[Any], NDArray[Any]]]:
+def _by_thread(threads: NDArray[Any]) -> Iterator[tuple[int, Any]]:
+    """Threads, and indices of their launches, in order."""
+    if (threads == threads[0]).all():
+        yield int(threads[0]), slice(None)
+        return
+    order = np.argsort(threads, kind="stable")
+    for mine in np.split(order, np.flatnonzero(np.diff(threads[order])) + 1):
+        yield int(threads[mine[0]]), mine
+
+
+def _pages(launches: NDArray[Any]) -> Iterator[tuple[int, Any, NDArray[Any]]]:
     """Pages of launches by ordinal: number, which launches are in it, and their places."""
     page, at = np.divmod(launches.astype(np.int64), _PAGE)
-    for number in np.unique(page).tolist():
-        mine = page == number
+    numbers = distinct(page)
+    for number in numbers:
+        mine = page == number if len(numbers) > 1 else slice(None)
         yield number, mine, at[mine]
 
 
-def _keys_of(launches: NDArray[Any]) -> NDArray[Any]:
-    """A hash of each launch's shape (uint64); libpasta tells shapes apart by the same fields."""
-    keys = launches["name"].astype(np.uint64)
-    fields = [launches["module"], launches["shared_dynamic"]]
-    fields += [launches[name][:, axis] for name in ("grid", "block") for axis in range(3)]
-    for values in fields:
-        keys = _mixed(keys, values)
-    return keys
+def _words_of(launches: NDArray[Any]) -> NDArray[Any]:
+    """What launches have in common apart from their operator, as words; libpasta tells shapes apart
+    by the same fields."""
+    fields = launches.view(span_dtype(launches.dtype, "name", "local"))["words"]
+    words = np.empty((len(_ALIKE) + 1, len(launches)), np.uint64)
+    for word, column in zip(words, _ALIKE, strict=False):
+        word[:] = fields[:, column]
+    words[3:5] &= np.uint64(0xFFFF_FFFF)
+    words[-1] = launches["module"]
+    return np.asarray(words.T)
 
 
 def _mixed(keys: NDArray[Any], values: NDArray[Any]) -> NDArray[Any]:

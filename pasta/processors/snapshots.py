@@ -53,7 +53,8 @@ class Launches:
         been fed with the batch."""
         self._seen += len(launched)
         limit = min(self._seen + _MAX_MISSING, _MAX_ORDINAL)
-        launched = launched[launched < limit].astype(np.int64)
+        if len(launched) and launched.max() >= limit:
+            launched = launched[launched < limit]
         self._feed_launches(selected, launched, operators)
         ended = selected["kernel_complete"]["ordinal"]
         self._complete[ended[ended < len(self._complete)].astype(np.int64)] = True
@@ -69,10 +70,12 @@ class Launches:
         self._name = grown(self._name, end)
         self._node = grown(self._node, end)
         self._complete = grown(self._complete, end)
-        self._state[launched] = DROPPED
         records = selected["kernel_launch"]
-        records = records[records["ordinal"] < len(self._state)]
-        ordinals = records["ordinal"].astype(np.int64)
+        if len(records) < len(launched):
+            self._state[_places(launched)] = DROPPED
+        if len(records) and records["ordinal"].max() >= len(self._state):
+            records = records[records["ordinal"] < len(self._state)]
+        ordinals = _places(records["ordinal"])
         self._state[ordinals] = SELECTED
         self._position[ordinals] = selected.positions(records)
         self._name[ordinals] = records["name"]
@@ -118,6 +121,14 @@ class Launches:
         """Name ids (uint32) of selected launches, and the nodes of their operators."""
         selected = self._state == SELECTED
         return self._name[: len(selected)][selected], self._node[: len(selected)][selected]
+
+
+def _places(ordinals: NDArray[Any]) -> Any:
+    """The places of launches in an array; a slice, which is faster, if they are consecutive."""
+    ordinals = ordinals.astype(np.int64)
+    if len(ordinals) and (np.diff(ordinals) == 1).all():
+        return slice(int(ordinals[0]), int(ordinals[-1]) + 1)
+    return ordinals
 
 
 @dataclass(frozen=True, eq=False)

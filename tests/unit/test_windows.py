@@ -318,8 +318,7 @@ def test_launches_that_were_followed_briefly_do_not_count_for_proportions() -> N
     probed = [0, 1, 40, 41, *range(510, 515)]
     launches["flags"][probed] |= abi.FLAG_PROBED
     counts.add(launches, operators)
-    launched = counts.shape_launches()
-    seen = {shape.probed: launched[shape.number] for shape in counts.shapes.values()}
+    seen = dict(zip(counts.of_shapes()[1], counts.shape_launches().values(), strict=True))
     assert seen == {0: 0, 2: 600, 7: 400}
     amounts = np.asarray([20.0, 20.0, 10.0, 10.0, *[20.0] * 5])
     assert counts.estimates(np.asarray(probed), amounts)[1].total == 400 * 20 + 600 * 10
@@ -408,15 +407,16 @@ def test_a_place_with_one_probed_launch_varies_like_the_others_of_its_shape() ->
     assert found.error == pytest.approx(math.sqrt(9 * two + three + one))
 
 
-def test_places_are_limited() -> None:
-    """Launches after ever other ones: the first places are kept apart, the others are one."""
+def test_places_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Launches after other ones each time: the first places are kept apart, the others are one."""
+    monkeypatch.setattr("pasta.processors.sampling._MOST_PLACES", 10)
     launches = steps_of([(1, 1), (2, 1)], 5000)
     launches["grid"][1::2, 0] = np.arange(5000)
     launches["flags"][::500] |= abi.FLAG_PROBED
     counts = Sampling()
     for begin in range(0, len(launches), 300):
         counts.add(launches[begin : begin + 300])
-    assert len([each for each in counts.places.values() if each.shape.kernel == 1]) == 1024
+    assert len([each for each in counts.places if each.shape.kernel == 1]) == 5 + 1
     found = counts.estimates(np.arange(0, 10_000, 500).astype(np.uint64), np.full(20, 6))
     assert found[1] == Estimate(30_000.0, 0.0)
 
