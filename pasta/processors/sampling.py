@@ -90,10 +90,11 @@ class Sampling:
     def __init__(self) -> None:
         self.shapes: dict[int, Shape] = {}
         self.places: list[Place] = []
-        #: What launches have in common apart from their operator, and places, with the key of the
-        #: shape; numbers of these places. Numbers of places beyond, by the key.
-        self._alike, self._codes = RowCodes(), RowCodes(_MOST_PLACES)
-        self._of_code: NDArray[Any] = np.empty(0, np.uint32)
+        #: What launches have in common apart from their operator; it and the operator are the key
+        #: of a shape.
+        self._alike = RowCodes()
+        #: Keys and places, and their numbers; numbers of places beyond the limit, by key.
+        self._codes, self._of_code = RowCodes(_MOST_PLACES), np.empty(0, np.uint32)
         self._beyond: dict[int, int] = {}
         #: By the number of a place: launches, probed ones, and of these the ones while operators
         #: were followed briefly, which do not tell how often their operator launches.
@@ -168,7 +169,7 @@ class Sampling:
     def _add_place(self, words: list[int], launch: Any) -> int:
         """The number of a new place, which a launch is at."""
         key, place = words
-        alike, kind = key >> 34, key & ((1 << 34) - 1)
+        alike, kind = min(key >> 34, len(self._alike)), key & ((1 << 34) - 1)
         shape = self.shapes.get(key)
         if shape is None:
             grid, block = tuple(launch["grid"].tolist()), tuple(launch["block"].tolist())
@@ -325,11 +326,8 @@ class Sampling:
                 others[each.alike] = others.get(each.alike, 0) + more
         found: dict[int, float] = {}
         for each in self.places:
-            at, more, of_alike = (
-                each.number,
-                max(others.get(each.alike, 0), 0),
-                followed[each.alike],
-            )
+            at, of_alike = each.number, followed[each.alike]
+            more = max(others.get(each.alike, 0), 0)
             if own[at]:
                 share = divided[at] + (own[at] * more / of_alike if more else 0)
                 found[at] = max(own[at] + share, probed[at])
