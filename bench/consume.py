@@ -1,5 +1,6 @@
 """Events per second that one core consumes from the ring: decoded, correlated and counted by
-kernel_freq, without and with recording as Parquet, which a collector does.
+kernel_freq, without and with recording as Parquet, which a collector does; and counted by a sampled
+access_count, for which no launch was probed.
 
 A program leaves a full ring (bench/c/ring_mix.c); a process pinned to one core reads it.  Seconds
 are processor time, which excludes other load on the machine.
@@ -38,11 +39,12 @@ def measure() -> list[Figure]:
         Figure(
             "consume: kernel_freq and recording", found["recorded"] / 1e6, "M events/s", least=2
         ),
+        Figure("consume: access_count --sample", found["sampled"] / 1e6, "M events/s", least=3),
         Figure("consume: size on disk", found["bytes"], "bytes/event", most=20),
     ]
 
 
-def _count(path: Path, directory: Path | None) -> tuple[int, float, int]:
+def _count(path: Path, directory: Path | None, tool: str = "kernel_freq") -> tuple[int, float, int]:
     """Events, seconds, and bytes written to `directory`; None: nothing is recorded."""
     from pasta.config import Config
     from pasta.processors.strings import Strings
@@ -53,7 +55,9 @@ def _count(path: Path, directory: Path | None) -> tuple[int, float, int]:
 
     ring = Ring(path)
     strings = Strings(ring.string)
-    pipeline = make_pipeline(Config(tools=["kernel_freq"]), make_context(ring, strings))
+    config = Config(tools=[tool])
+    config.set_text("probes.sample=true")
+    pipeline = make_pipeline(config, make_context(ring, strings))
     inventory = Inventory(strings)
     recorder = Recorder(directory, strings) if directory else None
     events = 0
@@ -71,7 +75,10 @@ def _count(path: Path, directory: Path | None) -> tuple[int, float, int]:
     seconds = time.process_time() - start
     if pipeline.failures:
         raise RuntimeError(pipeline.failures)
-    counted = int(pipeline.tools[0].launches.sum())  # type: ignore[attr-defined]
+    if pipeline.probes:
+        counted = sum(pipeline.probes.sampling.seen.values())
+    else:
+        counted = int(pipeline.tools[0].launches.sum())  # type: ignore[attr-defined]
     if counted != LAUNCHES or ring.torn:
         raise RuntimeError(f"{counted} launches counted, {LAUNCHES} made, {ring.torn} slots torn")
     ring.close()
@@ -81,14 +88,17 @@ def _count(path: Path, directory: Path | None) -> tuple[int, float, int]:
 
 def _worker(path: Path, directory: Path) -> None:
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
-    counted, recorded, size = [], [], 0.0
+    counted, recorded, sampled, size = [], [], [], 0.0
     for number in range(_ROUNDS):
         events, seconds, _ = _count(path, None)
         counted.append(events / seconds)
+        events, seconds, _ = _count(path, None, "access_count")
+        sampled.append(events / seconds)
         events, seconds, written = _count(path, directory / f"events-{number}")
         recorded.append(events / seconds)
         size = written / events
-    print(json.dumps({"counted": median(counted), "recorded": median(recorded), "bytes": size}))
+    rates = {"counted": counted, "recorded": recorded, "sampled": sampled}
+    print(json.dumps({name: median(each) for name, each in rates.items()} | {"bytes": size}))
 
 
 if __name__ == "__main__":

@@ -16,9 +16,10 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 #: Files of libpasta's core that the ring needs.
 RING = (
-    *("call_paths", "cfi", "config", "exec", "hash", "life", "loadable", "objects", "process"),
-    *("processes", "python_frames", "python_objects", "ring", "sandbox", "say"),
-    *("strings", "unwind"),
+    *("budget", "call_paths", "cfi", "config", "exec", "hash", "life", "loadable"),
+    *("objects", "observers", "process", "processes", "profiling", "python_frames"),
+    *("python_objects", "ring", "sandbox", "say", "scope", "select", "shapes", "strings"),
+    *("unwind", "windows"),
 )
 
 

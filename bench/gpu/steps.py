@@ -11,8 +11,9 @@ of programs that the host bounds differ by 15 to 60 %. `pasta` stops PASTA's pro
 `cupti` everything that a client of CUPTI has enabled (see in_process.py); `profiler` stops
 torch.profiler; `callback` removes a callback of PyTorch's operators that records nothing, `tensors`
 one that also gets their inputs and outputs. The ratio `paired` is the median over pairs of adjacent
-blocks after the first tenth; `mean` is that of the mean times, `late` the same after the first
-tenth, `total` that of the mean time of all steps to those off.
+blocks after the first tenth; `mean` is that of the mean times, `late` the same after 100 steps on
+and 100 off, or the first half of the steps, `total` that of the mean time of all steps to those
+off.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ from measured import captured
 
 BATCH, LENGTH = 4, 512
 BLOCK = 8  # steps between switches
+EARLY = 200  # steps, on and off, after which those count as late
 Step = Callable[[], torch.Tensor]
 
 
@@ -215,7 +217,8 @@ def main() -> None:
     print(f"{options.mode}: {float(result):.1f}")
     if options.switch:
         times = times[not options.warmup :]  # the first step of all is slow by itself
-        late = times[len(times) // 10 :]
+        later = times[len(times) // 10 :]
+        late = times[min(EARLY, len(times) // 2) :]
         on, off, on_late, off_late = (
             [ms for at, ms in some if at // BLOCK % 2 == n]
             for some in (times, late)
@@ -223,7 +226,7 @@ def main() -> None:
         )
         print(f"on {quartiles(on)} ms, off {quartiles(off)} ms", file=sys.stderr)
         ratios = {
-            "paired": paired_ratio(late),
+            "paired": paired_ratio(later),
             "mean": statistics.mean(on) / statistics.mean(off),
             "late": statistics.mean(on_late) / statistics.mean(off_late),
             "total": statistics.mean(on + off) / statistics.mean(off),

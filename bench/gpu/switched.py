@@ -26,8 +26,11 @@ TORCH = ("-c", "torch", "--set", "python.embed-delay=0ms")
 BARE = ("--set", "torch.stacks=no", "--set", "torch.modules=no")
 SAMPLE = ("-t", "access_count", "--sample")
 FIGURES = {
-    "paired": "on / off", "mean": "mean", "late": "last nine tenths", "total": "on and off / off",
-}  # fmt: skip
+    "paired": "on / off",
+    "mean": "mean",
+    "late": "mean after 100 steps",
+    "total": "on and off / off",
+}
 
 
 @dataclass(frozen=True)

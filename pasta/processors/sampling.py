@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -29,8 +29,8 @@ _RECENT = 4096
 _CHUNK = 1024
 #: Positions in a row of launches alike that are told apart, as in shapes.c.
 _MOST_IN_ROW = 64
-#: Places that are kept apart; further ones of a shape are one.
-_MOST_PLACES = 1 << 16
+#: Places that are kept apart: further ones of a shape are one. More shapes than a run can have.
+_MOST_PLACES, _MOST_SHAPES = 1 << 14, 1 << 30
 #: Share of a shape's launches at places with two probed ones from which places are estimated apart.
 _COVERED = 0.9
 
@@ -84,6 +84,25 @@ class Place:
     alike: tuple[int, ...]
 
 
+class _Numbers:
+    """Numbers of places, from 1, by the words that tell them apart: at most `limit`; 0: none."""
+
+    def __init__(self, limit: int) -> None:
+        self._codes, self._of_code = RowCodes(limit), np.empty(0, np.uint32)
+
+    def of(self, words: NDArray[Any], add: Callable[[int], int]) -> NDArray[Any]:
+        """Numbers (uint32) of rows of words; `add` gives the number of a new row, from its
+        index."""
+        codes, known = self._codes.encode(words), len(self._of_code)
+        if len(self._codes) > known:
+            _, first = np.unique(codes, return_index=True)
+            added = [add(at) for at in first[codes[first] >= known].tolist()]
+            self._of_code = np.concatenate([self._of_code, np.asarray(added, np.uint32)])
+        if not len(self._of_code):
+            return np.zeros(len(codes), np.uint32)
+        return np.asarray(np.where(codes < 0, np.uint32(0), self._of_code[codes]))
+
+
 class Sampling:
     """Numbers of launches and of probed launches, by shape, place and kernel (name id)."""
 
@@ -92,10 +111,9 @@ class Sampling:
         self.places: list[Place] = []
         #: What launches have in common apart from their operator; it and the operator are the key
         #: of a shape.
-        self._alike = RowCodes()
-        #: Keys and places, and their numbers; numbers of places beyond the limit, by key.
-        self._codes, self._of_code = RowCodes(_MOST_PLACES), np.empty(0, np.uint32)
-        self._beyond: dict[int, int] = {}
+        self._alike = RowCodes(_MOST_SHAPES)
+        #: Of keys and places; of places beyond the limit, only keys count.
+        self._apart, self._beyond = _Numbers(_MOST_PLACES), _Numbers(_MOST_SHAPES)
         #: By the number of a place: launches, probed ones, and of these the ones while operators
         #: were followed briefly, which do not tell how often their operator launches.
         self._seen, self._probed, self._brief = np.zeros((3, 16), np.int64)
@@ -146,30 +164,24 @@ class Sampling:
 
     def _numbers_of(self, words: NDArray[Any], launches: NDArray[Any]) -> NDArray[Any]:
         """Numbers of the places of launches, from the keys of their shapes and their places."""
-        codes = self._codes.encode(words)
-        known = len(self._of_code)
-        if len(self._codes) > known:
-            _, first = np.unique(codes, return_index=True)
-            new = first[codes[first] >= known]
-            added = [self._add_place(words[at].tolist(), launches[at]) for at in new.tolist()]
-            self._of_code = np.concatenate([self._of_code, np.asarray(added, np.uint32)])
-        numbers = self._of_code[codes] if len(self._of_code) else np.zeros(len(codes), np.uint32)
-        for at in np.flatnonzero(codes < 0).tolist():
-            key = int(words[at, 0])
-            if key not in self._beyond:
-                self._beyond[key] = self._add_place([key, 0], launches[at])
-            numbers[at] = self._beyond[key]
+        numbers = self._apart.of(words, lambda at: self._add_place(words[at], launches[at]))
+        beyond = np.flatnonzero(numbers == 0)
+        if len(beyond):
+            rest = words[beyond] * np.array([1, 0], np.uint64)
+            numbers[beyond] = self._beyond.of(
+                rest, lambda at: self._add_place(rest[at], launches[beyond[at]])
+            )
         size = len(self.places) + 1
         self._seen, self._probed, self._brief, self._waiting, self._divided = (
             grown(each, size)
             for each in (self._seen, self._probed, self._brief, self._waiting, self._divided)
         )
-        return np.asarray(numbers)
+        return numbers
 
-    def _add_place(self, words: list[int], launch: Any) -> int:
+    def _add_place(self, words: NDArray[Any], launch: Any) -> int:
         """The number of a new place, which a launch is at."""
-        key, place = words
-        alike, kind = min(key >> 34, len(self._alike)), key & ((1 << 34) - 1)
+        key, place = words.tolist()
+        alike, kind = key >> 34, key & ((1 << 34) - 1)
         shape = self.shapes.get(key)
         if shape is None:
             grid, block = tuple(launch["grid"].tolist()), tuple(launch["block"].tolist())

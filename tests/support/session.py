@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from bench.publish import RING
 from pasta import abi
 from pasta._native import DIRECTORY, ffi, lib
 from tests.support.places import OBJECTS, PROGRAMS, ROOT
@@ -20,15 +21,7 @@ SHIM = ROOT / "shim"
 LIBPASTA = DIRECTORY / "libpasta.so"
 #: Files of libpasta, except event sources and Python.
 RING_SOURCES = (
-    *(
-        ROOT / "shim" / "core" / f"{name}.c"
-        for name in (
-            *("budget", "call_paths", "cfi", "config", "exec", "hash", "life", "loadable"),
-            *("objects", "observers", "process", "processes", "profiling", "python_frames"),
-            *("python_objects", "ring", "sandbox", "say", "scope", "select", "shapes", "strings"),
-            *("unwind", "windows"),
-        )
-    ),
+    *(ROOT / "shim" / "core" / f"{name}.c" for name in RING),
     ROOT / "shim" / "python" / "reader.c",
     PROGRAMS / "ring_stubs.c",
 )
