@@ -29,8 +29,9 @@ _RECENT = 4096
 _CHUNK = 1024
 #: Positions in a row of launches alike that are told apart, as in shapes.c.
 _MOST_IN_ROW = 64
-#: Places that are kept apart: further ones of a shape are one. More shapes than a run can have.
-_MOST_PLACES, _MOST_SHAPES = 1 << 14, 1 << 30
+#: Places that are kept apart, of a shape and in all: further ones of a shape are one. More shapes
+#: than a run can have.
+_MOST_IN_SHAPE, _MOST_PLACES, _MOST_SHAPES = 128, 1 << 14, 1 << 30
 #: Share of a shape's launches at places with two probed ones from which places are estimated apart.
 _COVERED = 0.9
 
@@ -114,6 +115,11 @@ class Sampling:
         self._alike = RowCodes(_MOST_SHAPES)
         #: Of keys and places; of places beyond the limit, only keys count.
         self._apart, self._beyond = _Numbers(_MOST_PLACES), _Numbers(_MOST_SHAPES)
+        #: By the number of a shape: how many places it has, and the number of all others.
+        self._places_in: list[int] = []
+        self._others: dict[int, int] = {}
+        #: Whether a launch was not probed. Until then, places do not matter.
+        self._partial = False
         #: By the number of a place: launches, probed ones, and of these the ones while operators
         #: were followed briefly, which do not tell how often their operator launches.
         self._seen, self._probed, self._brief = np.zeros((3, 16), np.int64)
@@ -150,7 +156,11 @@ class Sampling:
         kinds[~direct] = _GRAPH
         words = np.empty((len(launches), 2), np.uint64)
         words[:, 0] = alike << np.uint64(34) | kinds
-        words[:, 1] = self._places_of(launches["thread"], alike)
+        words[:, 1] = 0
+        if self._partial or not probed.all():
+            begin = 0 if self._partial else int(probed.argmin())
+            words[begin:, 1] = self._places_of(launches["thread"][begin:], alike[begin:])
+            self._partial = True
         numbers = self._numbers_of(words, launches)
         size = len(self._seen)
         self._seen += np.bincount(numbers, minlength=size)
@@ -179,7 +189,7 @@ class Sampling:
         return numbers
 
     def _add_place(self, words: NDArray[Any], launch: Any) -> int:
-        """The number of a new place, which a launch is at."""
+        """The number of the place of a launch whose key and place were not seen before."""
         key, place = words.tolist()
         alike, kind = key >> 34, key & ((1 << 34) - 1)
         shape = self.shapes.get(key)
@@ -189,7 +199,15 @@ class Sampling:
                 len(self.shapes), alike, kind == _ANY, int(launch["name"]), grid, block,
                 int(launch["shared_dynamic"]),
             )  # fmt: skip
+            self._places_in.append(0)
+        if self._places_in[shape.number] == _MOST_IN_SHAPE:
+            place = 0
+        if not place and shape.number in self._others:
+            return self._others[shape.number]
         self.places.append(Place(len(self.places) + 1, shape, (alike, kind & _GRAPH, place)))
+        self._places_in[shape.number] += place != 0
+        if not place:
+            self._others[shape.number] = len(self.places)
         return len(self.places)
 
     def _places_of(self, threads: NDArray[Any], alike: NDArray[Any]) -> NDArray[Any]:

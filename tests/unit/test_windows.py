@@ -407,16 +407,17 @@ def test_a_place_with_one_probed_launch_varies_like_the_others_of_its_shape() ->
     assert found.error == pytest.approx(math.sqrt(9 * two + three + one))
 
 
-def test_places_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("limit", "most"), [("_MOST_PLACES", 5), ("_MOST_IN_SHAPE", 10 + 1)])
+def test_places_are_limited(monkeypatch: pytest.MonkeyPatch, limit: str, most: int) -> None:
     """Launches after other ones each time: the first places are kept apart, the others are one."""
-    monkeypatch.setattr("pasta.processors.sampling._MOST_PLACES", 10)
+    monkeypatch.setattr(f"pasta.processors.sampling.{limit}", 10)
     launches = steps_of([(1, 1), (2, 1)], 5000)
     launches["grid"][1::2, 0] = np.arange(5000)
     launches["flags"][::500] |= abi.FLAG_PROBED
     counts = Sampling()
     for begin in range(0, len(launches), 300):
         counts.add(launches[begin : begin + 300])
-    assert len([each for each in counts.places if each.shape.kernel == 1]) == 5 + 1
+    assert len([each for each in counts.places if each.shape.kernel == 1]) == most
     found = counts.estimates(np.arange(0, 10_000, 500).astype(np.uint64), np.full(20, 6))
     assert found[1] == Estimate(30_000.0, 0.0)
 
