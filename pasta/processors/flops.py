@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pasta.lazy import np
 from pasta.processors.batch import ABSENT_U32
-from pasta.processors.codes import Codes, grown
+from pasta.processors.codes import Codes, RowCodes, grown
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 _MAX_TENSORS = 1 << 24
 #: Inputs and outputs that formulas get.
 _INPUTS, _OUTPUTS = 6, 3
-#: Remembered results of formulas.
+#: Results of formulas that are kept.
 _MAX_KNOWN = 1 << 16
 
 
@@ -36,9 +37,10 @@ class Flops:
         self._wanted = np.zeros(0, bool)  # by code of the name
         #: String ids by tensor.
         self._tensors = {"shape": np.zeros(1024, np.uint32), "dtype": np.zeros(1024, np.uint32)}
-        #: Operators that have not ended, by thread and depth: type, name and shapes of inputs.
-        self._open: dict[tuple[int, int], tuple[int, ...]] = {}
-        self._known: dict[tuple[int, ...], int] = {}
+        #: Operators that have not ended: thread and depth, `_row`, type of numbers.
+        self._open = _Open.none()
+        self._known = RowCodes(_MAX_KNOWN)
+        self._counts: NDArray[Any] = np.empty(0, np.int64)
 
     def feed(
         self, batch: Batch, ended: NDArray[Any], strings: Strings
@@ -49,39 +51,27 @@ class Flops:
         created = created[(created["tensor"] < _MAX_TENSORS) & (created["shape"] != 0)]
         begins, ends = batch["operator_begin"], batch["operator_end"]
         begins = begins[self._has_formula(begins["name"], strings) & (begins["inputs"] > 0)]
-        nodes: list[int] = []
-        counts: list[int] = []
-        found_types: list[int] = []
-        if len(begins) or self._open:
-            inputs = self._of_tensors("shape", begins, "inputs", _INPUTS, created)
-            types = self._of_tensors("dtype", begins, "inputs", 2, created)
-            depths = {*begins["depth"].tolist(), *(depth for _, depth in self._open)}
-            chosen = np.flatnonzero(np.isin(ends["depth"], list(depths)))
-            ends, ended = ends[chosen], ended[chosen]
-            outputs = self._of_tensors("shape", ends, "outputs", _OUTPUTS, created)
-            order = np.argsort(np.concatenate([begins["index"], ends["index"]]), kind="stable")
-            rows = [*zip(*(begins[name].tolist() for name in ("thread", "depth")), strict=True)]
-            names = begins["name"].tolist()
-            ending = [*zip(*(ends[name].tolist() for name in ("thread", "depth")), strict=True)]
-            for at in order.tolist():
-                if at < len(rows):
-                    first, second = types[at]  # the first may be a bias
-                    self._open[rows[at]] = (second or first, names[at], *inputs[at])
-                    continue
-                at -= len(rows)
-                given = self._open.pop(ending[at], None)
-                if given is not None:
-                    nodes.append(int(ended[at]))
-                    counts.append(self._count((*given[1:], *outputs[at]), strings))
-                    found_types.append(given[0])
+        open = self._open.and_those(self._begun(begins, created))
+        at, self._open = open.ended_by(ends)
+        ended_now = open.those(at >= 0)
+        last = at[at >= 0]
+        outputs = self._of_tensors("shape", ends[last], "outputs", _OUTPUTS, created)
+        ended_now.rows[:, -_OUTPUTS:] = outputs
         for name, known in self._tensors.items():
             known = grown(known, int(created["tensor"].max(initial=0)) + 1)
             known[created["tensor"]] = created[name]
             self._tensors[name] = known
-        return (
-            np.asarray(nodes, np.int32),
-            np.asarray(counts, np.int64),
-            np.asarray(found_types, np.uint32),
+        counts = self._operations(ended_now.rows, strings)
+        return ended[last].astype(np.int32), counts, ended_now.types
+
+    def _begun(self, begins: NDArray[Any], created: NDArray[Any]) -> _Open:
+        types = self._of_tensors("dtype", begins, "inputs", 2, created)
+        rows = np.zeros((len(begins), 1 + _INPUTS + _OUTPUTS), np.uint32)
+        rows[:, 0] = begins["name"]
+        rows[:, 1 : 1 + _INPUTS] = self._of_tensors("shape", begins, "inputs", _INPUTS, created)
+        first, second = types.T  # the first may be a bias
+        return _Open(
+            _levels(begins), begins["index"].astype(np.int64), rows, np.where(second, second, first)
         )
 
     def _has_formula(self, names: NDArray[Any], strings: Strings) -> NDArray[Any]:
@@ -94,9 +84,9 @@ class Flops:
 
     def _of_tensors(
         self, what: str, records: NDArray[Any], field: str, width: int, created: NDArray[Any]
-    ) -> list[list[int]]:
-        """String ids of the shapes or types of each record's first tensors, as of the record; 0:
-        none."""
+    ) -> NDArray[Any]:
+        """String ids (uint32) of the shapes or types of each record's first tensors, as of the
+        record; 0: none."""
         tensors = records["tensor"][:, :width].astype(np.int64)
         given = np.arange(tensors.shape[1]) < records[field][:, None]
         given &= (tensors != ABSENT_U32) & (tensors < _MAX_TENSORS)
@@ -110,22 +100,93 @@ class Flops:
             latest = created[order[np.maximum(at, 0)]]
             here = given & (at >= 0) & (latest["tensor"] == tensors)
             found = np.where(here, latest[what], found)
-        return [[*row, *[0] * (width - len(row))] for row in found.tolist()]
+        wide = np.zeros((len(records), width), np.uint32)
+        wide[:, : found.shape[1]] = found
+        return wide
 
-    def _count(self, key: tuple[int, ...], strings: Strings) -> int:
-        """Operations of an operator by its name and shapes; 0 where the formula does not fit."""
-        if key not in self._known:
-            if len(self._known) >= _MAX_KNOWN:
-                self._known.clear()
-            shapes = [_parsed(strings[each]) if each else None for each in key[1:]]
-            inputs = [shape for shape in shapes[:_INPUTS] if shape is not None]
-            outputs = [shape for shape in shapes[_INPUTS:] if shape is not None]
-            try:
-                found = self._formulas[strings[key[0]]](inputs, outputs)
-            except (IndexError, ValueError):  # fewer tensors, or dimensions
-                found = 0
-            self._known[key] = found
-        return self._known[key]
+    def _operations(self, rows: NDArray[Any], strings: Strings) -> NDArray[Any]:
+        """Operations (int64) of operators by their names and shapes."""
+        codes = self._known.encode(np.ascontiguousarray(rows).view(np.uint64))
+        new = len(self._known) - len(self._counts)
+        if new:
+            words = np.asarray(self._known.rows[-new:], np.uint64)
+            added = [self._count(row, strings) for row in words.view(np.uint32).tolist()]
+            self._counts = np.concatenate([self._counts, np.asarray(added, np.int64)])
+        found = self._counts[codes] if len(self._counts) else np.zeros(len(codes), np.int64)
+        for at in np.flatnonzero(codes < 0).tolist():
+            found[at] = self._count(rows[at].tolist(), strings)
+        return np.asarray(found)
+
+    def _count(self, row: list[int], strings: Strings) -> int:
+        """Operations of an operator; 0 where the formula does not fit."""
+        shapes = [_parsed(strings[each]) if each else None for each in row[1:]]
+        inputs = [shape for shape in shapes[:_INPUTS] if shape is not None]
+        outputs = [shape for shape in shapes[_INPUTS:] if shape is not None]
+        try:
+            return self._formulas[strings[row[0]]](inputs, outputs)
+        except (IndexError, ValueError):  # fewer tensors, or dimensions
+            return 0
+
+
+@dataclass(frozen=True)
+class _Open:
+    """Operators that have begun: thread and depth, index of the begin in its batch (-1: an earlier
+    one), string ids of name, inputs' and outputs' shapes, and of the type of their numbers."""
+
+    levels: NDArray[Any]
+    begins: NDArray[Any]
+    rows: NDArray[Any]
+    types: NDArray[Any]
+
+    @classmethod
+    def none(cls) -> _Open:
+        """No operators."""
+        rows = np.empty((0, 1 + _INPUTS + _OUTPUTS), np.uint32)
+        return cls(np.empty(0, np.int64), np.empty(0, np.int64), rows, np.empty(0, np.uint32))
+
+    def those(self, chosen: NDArray[Any]) -> _Open:
+        """Some of them."""
+        return _Open(*(each[chosen] for each in (self.levels, self.begins, self.rows, self.types)))
+
+    def and_those(self, others: _Open) -> _Open:
+        """With those of the next batch."""
+        earlier = np.full(len(self.begins), -1)
+        return _Open(
+            np.concatenate([self.levels, others.levels]),
+            np.concatenate([earlier, others.begins]),
+            np.concatenate([self.rows, others.rows]),
+            np.concatenate([self.types, others.types]),
+        )
+
+    def ended_by(self, ends: NDArray[Any]) -> tuple[NDArray[Any], _Open]:
+        """The end of each, an index of `ends` or -1, and the operators without one. Operators of a
+        thread nest: it is the next end at the depth. Of two with the same end, the first one's was
+        lost."""
+        distinct = np.unique(self.levels)
+        of_ends = _levels(ends)
+        levels = np.minimum(np.searchsorted(distinct, of_ends), max(len(distinct) - 1, 0))
+        chosen = np.flatnonzero(distinct[levels] == of_ends) if len(distinct) else levels[:0]
+        keys = (levels[chosen] << 40) + ends["index"][chosen] + 1
+        order = np.argsort(keys, kind="stable")
+        keys, chosen = keys[order], chosen[order]
+        own = np.searchsorted(distinct, self.levels)
+        begun = (own << 40) + self.begins + 1
+        at = np.searchsorted(keys, begun, "right")
+        found = np.full(len(at), -1)
+        within = np.flatnonzero(at < len(keys))
+        good = within[keys[at[within]] >> 40 == own[within]]
+        found[good] = chosen[at[good]]
+        order = np.argsort(begun, kind="stable")
+        same = (own[order][1:] == own[order][:-1]) & (at[order][1:] == at[order][:-1])
+        lost = np.zeros(len(at), bool)
+        lost[order[:-1]] = same
+        found[lost] = -1
+        return found, self.those((found < 0) & ~lost)
+
+
+def _levels(records: NDArray[Any]) -> NDArray[Any]:
+    """Threads and depths of operators, as one number (int64)."""
+    return np.asarray(records["thread"].astype(np.int64) << 16 | records["depth"])
 
 
 def _parsed(shape: str) -> tuple[int, ...] | None:
