@@ -32,7 +32,7 @@ _MOST_IN_ROW = 64
 #: Places that are kept apart, of a shape and in all: further ones of a shape are one. More shapes
 #: than a run can have.
 _MOST_IN_SHAPE, _MOST_PLACES, _MOST_SHAPES = 128, 1 << 14, 1 << 30
-#: Share of a shape's launches at places with two probed ones from which places are estimated apart.
+#: Share of a shape's launches at places with a probed one from which places are estimated apart.
 _COVERED = 0.9
 
 
@@ -156,11 +156,10 @@ class Sampling:
         kinds[~direct] = _GRAPH
         words = np.empty((len(launches), 2), np.uint64)
         words[:, 0] = alike << np.uint64(34) | kinds
-        words[:, 1] = 0
-        if self._partial or not probed.all():
-            begin = 0 if self._partial else int(probed.argmin())
-            words[begin:, 1] = self._places_of(launches["thread"][begin:], alike[begin:])
-            self._partial = True
+        words[:, 1] = self._places_of(launches["thread"], alike)
+        if not self._partial:
+            self._partial = not probed.all()
+            words[: int(probed.argmin()) if self._partial else None, 1] = 0
         numbers = self._numbers_of(words, launches)
         size = len(self._seen)
         self._seen += np.bincount(numbers, minlength=size)
@@ -221,10 +220,12 @@ class Sampling:
             starts = np.concatenate([[-length], begins])
             lengths = np.diff(starts, append=len(own))
             last_of = sequence[np.concatenate([[0], begins + 1])]
-            rows = np.concatenate([before, _mixed(last_of, np.minimum(lengths, _MOST_IN_ROW))])
+            hashes = _mixed(_mixed(last_of), np.minimum(lengths, _MOST_IN_ROW))
+            rows = np.concatenate([before, hashes])
             here = lengths - np.maximum(-starts, 0)  # of this batch
             position = np.minimum(np.arange(len(own)) - np.repeat(starts, here), _MOST_IN_ROW - 1)
-            found[mine] = _mixed(np.repeat(_mixed(rows[1:-1], rows[:-2]), here), position)
+            both = _mixed(_mixed(rows[1:-1]), rows[:-2])
+            found[mine] = _mixed(np.repeat(both, here), position)
             self._rows[thread] = last_of[-1], int(lengths[-1]), rows[-3:-1]
         return found
 
@@ -499,16 +500,16 @@ class _Estimation:
     """Estimates of launches that were not probed.
 
     Launches are divided into strata: the places of a shape if at least `_COVERED` of its launches
-    are at places with two probed ones, otherwise the shape. A stratum without a probed launch
-    counts as the mean of the next wider level that has one: the shape, those alike, the kernel.
-    Arrays are by stratum, from 1, if nothing else is said."""
+    are at places with a probed one, otherwise the shape. A stratum without a probed launch counts
+    as the mean of the next wider level that has one: the shape, those alike, the kernel. Arrays are
+    by stratum, from 1, if nothing else is said."""
 
     def __init__(self, sampling: Sampling) -> None:
         places, launched = sampling.places, sampling.launches()
         seen = np.asarray([0, *(launched[each.number] for each in places)], np.float64)
         probed = sampling.probed_at
         shape = np.asarray([0, *(1 + each.shape.number for each in places)], np.intp)
-        covered, whole = np.bincount(shape, seen * (probed > 1)), np.bincount(shape, seen)
+        covered, whole = np.bincount(shape, seen * (probed > 0)), np.bincount(shape, seen)
         apart = (covered >= _COVERED * whole)[shape] & (shape > 0)
         own = np.where(apart, np.arange(len(seen)) + len(whole), shape)
         #: By place.
@@ -571,8 +572,11 @@ class _Estimation:
         probed, squares = self._squares(np.arange(len(self._seen)), strata, counts)
         shape = self._levels[0]
         free = np.bincount(shape, np.maximum(probed - 1, 0))
+        of_shape, of_all = self._squares(shape, strata, counts)
         with np.errstate(divide="ignore", invalid="ignore"):
-            within = (np.bincount(shape, squares) / free)[shape]
+            # of places with one probed launch: as others differ, or if all have one, as the shape
+            within = np.bincount(shape, squares) / free
+            within = np.where(free > 0, within, of_all / (of_shape - 1))[shape]
             variance = np.where(probed > 1, squares / (probed - 1), within)
             left = 1 - probed / self._seen
             found = np.where(left > 0, self._seen**2 * left * variance / probed, 0.0)
@@ -642,8 +646,11 @@ def _words_of(launches: NDArray[Any]) -> NDArray[Any]:
     return np.asarray(words.T)
 
 
-def _mixed(keys: NDArray[Any], values: NDArray[Any]) -> NDArray[Any]:
-    keys = (keys ^ values.astype(np.uint64)) * np.uint64(0x9E3779B97F4A7C15)
+def _mixed(keys: NDArray[Any], values: NDArray[Any] | None = None) -> NDArray[Any]:
+    """Hashes of keys, with values that are not similar to them: small numbers are hashed before."""
+    if values is not None:
+        keys = keys ^ values.astype(np.uint64)
+    keys = keys * np.uint64(0x9E3779B97F4A7C15)
     return np.asarray(keys ^ keys >> np.uint64(29))
 
 

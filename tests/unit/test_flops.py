@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from pasta import abi
 from pasta.frameworks import conventions
 from pasta.frameworks.torch.flops import FORMULAS
 from pasta.plugins import find_tools
+from pasta.processors.batch import Batch
+from pasta.processors.flops import Flops
 from pasta.processors.occupancy import Devices
+from pasta.processors.strings import Strings
 from pasta.testing import Events, run_tool
 
 (Operators,) = find_tools("operators")
@@ -119,6 +127,62 @@ def test_a_tensor_has_the_shape_that_it_had_at_the_operator() -> None:
     assert row["gflop"] == 2 * 3 * 4 * (2 + 10) / 1e9
 
 
+#: Of one thread: begin or end, and which ends are lost.
+ACTIONS = st.lists(
+    st.tuples(st.sampled_from((1, 2)), st.sampled_from(("mm", "other", "end", "end", "lost end"))),
+    max_size=60,
+)
+
+
+@given(actions=ACTIONS, splits=st.lists(st.integers(0, 60), max_size=4))
+def test_operators_end_at_their_depth_on_their_thread(
+    actions: list[tuple[int, str]], splits: list[int]
+) -> None:
+    """Operators of two threads nest, batches end anywhere, and a lost end leaves its depth to the
+    next operator there."""
+    records = {kind: np.zeros(60, abi.dtype(kind)) for kind in ("operator_begin", "operator_end")}
+    lengths = dict.fromkeys(records, 0)
+    depths = {1: 0, 2: 0}
+    open: dict[tuple[int, int], int] = {}
+    wanted: list[tuple[int, int]] = []
+    for index, (thread, action) in enumerate(actions):
+        begins = action in ("mm", "other")
+        depth = depths[thread] = depths[thread] + begins
+        if not begins and not depth:
+            continue
+        depths[thread] -= not begins
+        if action == "lost end":
+            continue
+        kind = "operator_begin" if begins else "operator_end"
+        at, record = lengths[kind], records[kind][lengths[kind]]
+        record["index"], record["thread"], record["depth"] = index, thread, depth
+        lengths[kind] += 1
+        if begins:
+            record["name"], record["inputs"] = 2 if action == "mm" else 3, 1
+            record["tensor"][0] = index
+            if action == "mm":
+                open[thread, depth] = index
+        elif (thread, depth) in open:
+            wanted.append((at, 1000 + open.pop((thread, depth))))
+    created = np.zeros(60, abi.dtype("tensor_create"))
+    created["tensor"] = np.arange(60)
+    created["shape"] = 1000 + np.arange(60)
+    strings = Strings(lambda id: {2: "aten::mm", 3: "aten::add"}.get(id, str(id)))
+    flops = Flops({"aten::mm": lambda inputs, outputs: inputs[0][0]})
+    flops.feed(Batch(0, {"tensor_create": created}), np.empty(0, np.int32), strings)
+    found: list[tuple[int, int]] = []
+    edges = sorted({0, *splits, 60})
+    for first, last in pairwise(edges):
+        batch, at = {}, {}
+        for kind, each in records.items():
+            each = each[: lengths[kind]]
+            at[kind] = np.flatnonzero((each["index"] >= first) & (each["index"] < last))
+            batch[kind] = each[at[kind]]
+        nodes, counts, _ = flops.feed(Batch(0, batch), at["operator_end"], strings)
+        found += zip(nodes.tolist(), counts.tolist(), strict=True)
+    assert sorted(found) == sorted(wanted)
+
+
 def test_unknown_shapes_count_nothing() -> None:
     events = tensors(a=(2, 3), b=(3,))
     product(events, 1, 9)  # no tensor
@@ -226,8 +290,8 @@ def test_formulas_agree_with_the_counter_of_pytorch() -> None:
             [torch.rand(2, 3, 9, 9), torch.rand(3, 8, 3, 3)],
         ),
     ]
-    for name, function, given in cases:
+    for name, function, taken in cases:
         with FlopCounterMode(display=False) as counter:
-            made = function(*given)
-        inputs = [tuple(each.shape) for each in given]
+            made = function(*taken)
+        inputs = [tuple(each.shape) for each in taken]
         assert OF[f"aten::{name}"](inputs, [tuple(made.shape)]) == counter.get_total_flops(), name

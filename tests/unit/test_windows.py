@@ -7,6 +7,8 @@ from collections.abc import Iterable
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pasta import abi
 from pasta.config import Config
@@ -388,6 +390,33 @@ def test_launches_at_one_place_are_alike(batch: int, threads: int) -> None:
     completed = counts.completed(launches["ordinal"], np.where(probed, amounts, np.nan))
     assert completed.sum() == pytest.approx(weights @ amounts[probed])
     assert completed[(place == 6) & (step > 20)] == pytest.approx(60)
+
+
+@given(
+    launched=st.lists(st.tuples(st.integers(1, 2), st.integers(1, 3)), min_size=1, max_size=80),
+    splits=st.lists(st.integers(1, 79), max_size=3),
+)
+def test_places_are_positions_in_rows_after_two_others(
+    launched: list[tuple[int, int]], splits: list[int]
+) -> None:
+    """Of each thread: the kernel, its position in the row, and the two rows before it."""
+    launches = np.zeros(len(launched), abi.dtype("kernel_launch"))
+    launches["thread"], launches["name"] = np.transpose(launched)
+    launches["ordinal"] = np.arange(len(launches))
+    counts = Sampling()
+    for part in np.split(launches, sorted({each for each in splits if each < len(launches)})):
+        counts.add(part)
+    rows: dict[int, list[tuple[int, int]]] = {1: [], 2: []}
+    places = []
+    for thread, kernel in launched:
+        mine = rows[thread]
+        if mine and mine[-1][0] == kernel:
+            mine[-1] = kernel, mine[-1][1] + 1
+        else:
+            mine.append((kernel, 1))
+        places.append(tuple(mine[-3:]))
+    numbers = counts.numbers(launches["ordinal"]).tolist()
+    assert len({*zip(numbers, places, strict=True)}) == len({*numbers}) == len({*places})
 
 
 def test_a_place_with_one_probed_launch_varies_like_the_others_of_its_shape() -> None:
