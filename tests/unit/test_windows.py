@@ -185,7 +185,8 @@ def add(counts: Sampling, seen: dict[int, int], probed: dict[int, int], grid: in
     launches = np.zeros(sum(seen.values()), abi.dtype("kernel_launch"))
     launches["name"] = np.repeat([*seen], [*seen.values()])
     launches["ordinal"] = np.arange(len(launches)) + sum(counts.seen.values())
-    launches["thread"] = launches["ordinal"]  # all are the first ones: their place is the same
+    if len(launches) <= 2000:  # all are the first ones of a thread: at the same place
+        launches["thread"] = launches["ordinal"]
     launches["grid"][:, 0] = grid
     begins = np.cumsum([0, *seen.values()])
     for name, begin in zip(seen, begins.tolist(), strict=False):
