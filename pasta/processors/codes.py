@@ -99,6 +99,15 @@ class RowCodes:
             self._codes[slots[missed]] = codes[missed]
         return np.asarray(codes)
 
+    def encode_new(self, words: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Codes of rows, and the index of the first row of each code that is new, by code."""
+        before = len(self)
+        codes = self.encode(words)
+        if len(self) == before:
+            return codes, np.empty(0, np.intp)
+        _, first = np.unique(codes, return_index=True)
+        return codes, first[codes[first] >= before]
+
     def _encode_slowly(
         self, words: NDArray[Any], hashes: NDArray[Any], missed: NDArray[Any]
     ) -> NDArray[Any]:

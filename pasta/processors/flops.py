@@ -37,8 +37,9 @@ class Flops:
         self._wanted = np.zeros(0, bool)  # by code of the name
         #: String ids by tensor.
         self._tensors = {"shape": np.zeros(1024, np.uint32), "dtype": np.zeros(1024, np.uint32)}
-        #: Operators that have not ended: thread and depth, `_row`, type of numbers.
+        #: Operators that have not ended.
         self._open = _Open.none()
+        #: Names and shapes, and the operations by their code.
         self._known = RowCodes(_MAX_KNOWN)
         self._counts: NDArray[Any] = np.empty(0, np.int64)
 
@@ -51,18 +52,16 @@ class Flops:
         created = created[(created["tensor"] < _MAX_TENSORS) & (created["shape"] != 0)]
         begins, ends = batch["operator_begin"], batch["operator_end"]
         begins = begins[self._has_formula(begins["name"], strings) & (begins["inputs"] > 0)]
-        open = self._open.and_those(self._begun(begins, created))
-        at, self._open = open.ended_by(ends)
-        ended_now = open.those(at >= 0)
-        last = at[at >= 0]
+        begun = self._open.and_those(self._begun(begins, created))
+        at, self._open = begun.ended_by(ends)
+        done, last = begun.those(at >= 0), at[at >= 0]
         outputs = self._of_tensors("shape", ends[last], "outputs", _OUTPUTS, created)
-        ended_now.rows[:, -_OUTPUTS:] = outputs
+        done.rows[:, -_OUTPUTS:] = outputs
         for name, known in self._tensors.items():
             known = grown(known, int(created["tensor"].max(initial=0)) + 1)
             known[created["tensor"]] = created[name]
             self._tensors[name] = known
-        counts = self._operations(ended_now.rows, strings)
-        return ended[last].astype(np.int32), counts, ended_now.types
+        return ended[last].astype(np.int32), self._operations(done.rows, strings), done.types
 
     def _begun(self, begins: NDArray[Any], created: NDArray[Any]) -> _Open:
         types = self._of_tensors("dtype", begins, "inputs", 2, created)
@@ -106,11 +105,9 @@ class Flops:
 
     def _operations(self, rows: NDArray[Any], strings: Strings) -> NDArray[Any]:
         """Operations (int64) of operators by their names and shapes."""
-        codes = self._known.encode(np.ascontiguousarray(rows).view(np.uint64))
-        new = len(self._known) - len(self._counts)
-        if new:
-            words = np.asarray(self._known.rows[-new:], np.uint64)
-            added = [self._count(row, strings) for row in words.view(np.uint32).tolist()]
+        codes, new = self._known.encode_new(np.ascontiguousarray(rows).view(np.uint64))
+        if len(new):
+            added = [self._count(row, strings) for row in rows[new].tolist()]
             self._counts = np.concatenate([self._counts, np.asarray(added, np.int64)])
         found = self._counts[codes] if len(self._counts) else np.zeros(len(codes), np.int64)
         for at in np.flatnonzero(codes < 0).tolist():
@@ -149,7 +146,7 @@ class _Open:
         return _Open(*(each[chosen] for each in (self.levels, self.begins, self.rows, self.types)))
 
     def and_those(self, others: _Open) -> _Open:
-        """With those of the next batch."""
+        """These operators, and those that began in the next batch."""
         earlier = np.full(len(self.begins), -1)
         return _Open(
             np.concatenate([self.levels, others.levels]),

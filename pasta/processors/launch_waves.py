@@ -41,11 +41,9 @@ class LaunchWaves:
             return np.zeros(0, np.int64)
         words = words_of(launches, _FIRST, _LAST)
         words = np.column_stack([words, launches["device"].astype(np.uint64)])
-        before = len(self._codes)
-        codes = self._codes.encode(words)
-        if len(self._codes) > before:
-            _, first = np.unique(codes, return_index=True)
-            self._launches.append(launches[first[codes[first] >= before]].copy())
+        codes, new = self._codes.encode_new(words)
+        if len(new):
+            self._launches.append(launches[new].copy())
             self._places = None
         return codes
 

@@ -22,12 +22,12 @@ _ANY, _GRAPH = 1 << 32, 1 << 33
 _ALIKE = (0, 1, 2, 3, 5)
 #: Launches of a page of `Sampling`: a damaged record with a huge ordinal costs one page.
 _PAGE = 1 << 16
-#: Launches before a pause whose operators are taken as those of the launches at the pause. libpasta
-#: follows operators for at least as many before it pauses (PATIENCE of scope.c).
+#: How many launches before a pause tell the operators of the launches during it. libpasta follows
+#: operators for at least as many before it pauses (PATIENCE of scope.c).
 _RECENT = 4096
 #: Launches that are divided at a time: their order does not matter.
 _CHUNK = 1024
-#: Positions in a row of launches alike that are told apart, as in shapes.c.
+#: Positions in a row of launches alike, as in shapes.c: all later ones count as the last.
 _MOST_IN_ROW = 64
 #: Places that are kept apart, of a shape and in all: further ones of a shape are one. More shapes
 #: than a run can have.
@@ -94,11 +94,10 @@ class _Numbers:
     def of(self, words: NDArray[Any], add: Callable[[int], int]) -> NDArray[Any]:
         """Numbers (uint32) of rows of words; `add` gives the number of a new row, from its
         index."""
-        codes, known = self._codes.encode(words), len(self._of_code)
-        if len(self._codes) > known:
-            _, first = np.unique(codes, return_index=True)
-            added = [add(at) for at in first[codes[first] >= known].tolist()]
-            self._of_code = np.concatenate([self._of_code, np.asarray(added, np.uint32)])
+        codes, new = self._codes.encode_new(words)
+        if len(new):
+            added = np.asarray([add(at) for at in new.tolist()], np.uint32)
+            self._of_code = np.concatenate([self._of_code, added])
         if not len(self._of_code):
             return np.zeros(len(codes), np.uint32)
         return np.asarray(np.where(codes < 0, np.uint32(0), self._of_code[codes]))
@@ -138,8 +137,8 @@ class Sampling:
         self._rows: dict[int, tuple[Any, int, NDArray[Any]]] = {}
 
     def add(self, launches: NDArray[Any], operators: NDArray[Any] | None = None) -> None:
-        """Counts launch records, those of a thread in their order. `operators`: ids of the names
-        (uint32) of the operators in which they are, if those are followed."""
+        """Counts launch records; those of one thread must be in order. `operators`: ids of the
+        names (uint32) of the operators in which they are, if those are followed."""
         from pasta import abi
 
         if not len(launches):
@@ -384,10 +383,10 @@ class Sampling:
         return _Estimation(self).estimates(self.numbers(launches), counts)
 
     def weights(self, launches: NDArray[Any]) -> NDArray[Any]:
-        """Launches (float64; int64 ones if all were probed) that each probed launch stands for, by
-        ordinal: those of its place divided by the probed ones, and its share of those that count as
-        the mean of others. A sum of weighted counts is an estimate for all launches of probed
-        kernels."""
+        """How many launches each probed launch represents, by ordinal (float64; int64 ones if all
+        were probed): the launches at its place divided by the probed ones there, plus a share of
+        the launches that count as the mean of others. A sum of weighted counts is an estimate for
+        all launches of probed kernels."""
         if self.exact:
             return np.ones(len(launches), np.int64)
         return np.asarray(self.place_weights()[self.numbers(launches)])

@@ -41,27 +41,38 @@ int main(void) {
     }
     return 0;
 }"""
-TWO_KERNELS = """
-int main(void) {
+#: Loads both kernels, and allocates memory.
+KERNELS = """
+static ra_function add, scale;
+static void *load(size_t floats) {
     ra_module module;
-    ra_function add;
     void *x;
+    RA(ra_module_load_builtin(&module));
+    RA(ra_module_function(&add, module, "_Z4vaddPKfS0_Pfi"));
+    RA(ra_module_function(&scale, module, "_Z5scalePfffi"));
+    RA(ra_alloc(&x, floats * sizeof(float)));
+    return x;
+}"""
+TWO_KERNELS = (
+    KERNELS
+    + """
+int main(void) {
     int n = 32;
     uint32_t grid[3] = {1, 1, 1}, block[3] = {32, 1, 1};
     launch(3);
-    RA(ra_module_load_builtin(&module));
-    RA(ra_module_function(&add, module, "_Z4vaddPKfS0_Pfi"));
-    RA(ra_alloc(&x, 32 * sizeof(float)));
+    void *x = load(32);
     for (int i = 0; i < 10; i++)
         RA(ra_launch(add, grid, block, 0, NULL, (void *[]){&x, &x, &x, &n}));
     RA(ra_context_synchronize());
     return 0;
 }"""
+)
 
 #: Two threads; what a launch accesses depends on its place in a step.
-PLACES = """
+PLACES = (
+    KERNELS
+    + """
 #include <pthread.h>
-static ra_function add, scale;
 static void row(ra_function function, void *x, const int *sizes, int count) {
     float a = 1, b = 0;
     uint32_t grid[3] = {1, 1, 1}, block[3] = {32, 1, 1};
@@ -83,16 +94,12 @@ static void *steps(void *x) {
 }
 int main(void) {
     pthread_t other;
-    ra_module module;
-    void *x;
-    RA(ra_module_load_builtin(&module));
-    RA(ra_module_function(&add, module, "_Z4vaddPKfS0_Pfi"));
-    RA(ra_module_function(&scale, module, "_Z5scalePfffi"));
-    RA(ra_alloc(&x, 32 * sizeof(float)));
+    void *x = load(32);
     pthread_create(&other, NULL, steps, x);
     steps(x);
     return pthread_join(other, NULL);
 }"""
+)
 
 
 def launches(run: RunDirectory) -> list[dict[str, Any]]:
@@ -240,14 +247,11 @@ def test_overhead_budget(pasta_preload, compile_c) -> None:
     assert (row["estimate"], row["error"]) == (20000 * ACCESSES, 0)
 
 
-SHAPES = """
+SHAPES = (
+    KERNELS
+    + """
 int main(void) {
-    ra_module module;
-    ra_function scale;
-    float *x;
-    RA(ra_module_load_builtin(&module));
-    RA(ra_module_function(&scale, module, "_Z5scalePfffi"));
-    RA(ra_alloc((void **)&x, 256 * sizeof(float)));
+    void *x = load(256);
     for (int i = 0; i < 2000; i++) { /* two grids, and a kernel whose work depends on a value */
         float a = 1, b = 0;
         int depends = i % 4 == 3, n = depends ? 1 + i * 7919 % 64 : 64;
@@ -257,6 +261,7 @@ int main(void) {
     }
     return 0;
 }"""
+)
 
 
 @pytest.mark.main
