@@ -1,13 +1,13 @@
 """What following PyTorch and sampling cost on a GPU: steps of GPT-2 and ResNet-18, in processes in
 which recording is switched on and off.
 
-    python bench/gpu/switched.py torch|sample [--rounds 3] [--json FILE] [--only TEXT]
+    python bench/gpu/switched.py torch|sample|budget [--rounds 3] [--json FILE] [--only TEXT]
 
 Figures are medians over processes, which are interleaved; each one switches every eight steps. The
 first ways of `torch` are torch.profiler, and what PyTorch itself takes to call a callback. `sample`
-records from the first step on, and `mean` includes what probes cost in the first steps, except in
-the very first one, which takes 0.8 s without probes too. A budget is a share of the time of all
-steps, on and off.
+and `budget` record from the first step on, and `mean` includes what probes cost in the first steps,
+except in the very first one, which takes 0.8 s without probes too. `sample` records 1,000 steps. A
+budget is a share of the time of all steps, on and off.
 """
 
 from __future__ import annotations
@@ -46,19 +46,20 @@ class Way:
     steps: tuple[str, ...] = ("--steps", "160")
 
 
-def _whole(model: str, steps: int) -> list[Way]:
-    all_steps = ("--steps", str(steps), "--warmup", "0")
+def _sample(model: str) -> Way:
+    steps = ("--steps", "2000", "--warmup", "0")
+    most = {"paired": 1.02, "mean": 1.15, "late": 1.02}
+    return Way(f"{model}, --sample", SAMPLE, most, model=model, steps=steps)
 
-    def way(name: str, options: tuple[str, ...], **most: float) -> Way:
-        return Way(f"{model}, {name}", options, most, model=model, steps=all_steps)
 
-    return [
-        way("--sample", SAMPLE, paired=1.02, mean=1.15, late=1.02),
-        way("--sample, no PyTorch hooks", (*SAMPLE, "--set", "torch.follow=false"),
-            paired=1.02, mean=1.15, late=1.02),
-        way("--overhead-budget 10%", ("-t", "access_count", "--overhead-budget", "10%"),
-            total=1.12),
-    ]  # fmt: skip
+def _budget(model: str, steps: int) -> Way:
+    return Way(
+        f"{model}, --overhead-budget 10%",
+        ("-t", "access_count", "--overhead-budget", "10%"),
+        {"total": 1.12},
+        model=model,
+        steps=("--steps", str(steps), "--warmup", "0"),
+    )
 
 
 WAYS = {
@@ -77,7 +78,8 @@ WAYS = {
         Way("-t operators, without stacks and modules", ("-t", "operators", *BARE), {}),
         Way("-t kernel_freq", ("-t", "kernel_freq"), {}),
     ],
-    "sample": [*_whole("resnet18", 1600), *_whole("eager", 480)],
+    "sample": [_sample("resnet18"), _sample("eager")],
+    "budget": [_budget("resnet18", 1600), _budget("eager", 480)],
 }  # fmt: skip
 
 
