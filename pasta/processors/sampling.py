@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from pasta.lazy import np
 from pasta.processors.codes import RowCodes, distinct, grown, span_dtype
+from pasta.processors.drift import Probed, changes
 from pasta.processors.rows import combined
 from pasta.table import counted
 
@@ -168,7 +169,10 @@ class Sampling:
         for page, mine, at in _pages(launches["ordinal"]):
             self._numbers.setdefault(page, np.zeros(_PAGE, np.uint32))[at] = numbers[mine]
         if operators is not None:
-            self._divide(numbers[direct], at_pause[direct], launches["ordinal"][direct])
+            waiting = at_pause & ~probed
+            order = np.flatnonzero(direct & (~at_pause | waiting))
+            order = order[np.argsort(launches["ordinal"][order], kind="stable")]
+            self._divide(numbers[order], waiting[order])
 
     def _numbers_of(self, words: NDArray[Any], launches: NDArray[Any]) -> NDArray[Any]:
         """Numbers of the places of launches, from the keys of their shapes and their places."""
@@ -228,24 +232,21 @@ class Sampling:
             self._rows[thread] = last_of[-1], int(lengths[-1]), rows[-3:-1]
         return found
 
-    def _divide(
-        self, numbers: NDArray[Any], at_pause: NDArray[Any], ordinals: NDArray[Any]
-    ) -> None:
-        """Divides launches at pauses among places, in proportion to those that were followed
-        shortly before: what a program launches at its start may not recur."""
+    def _divide(self, numbers: NDArray[Any], waiting: NDArray[Any]) -> None:
+        """Divides launches without a known operator among places, in proportion to those that were
+        followed shortly before: what a program launches at its start may not recur. Launches are in
+        order."""
         size = len(self._waiting)
-        if at_pause.all():
+        if waiting.all():
             self._waiting += np.bincount(numbers, minlength=size)
             return
-        order = np.argsort(ordinals, kind="stable")
-        numbers, at_pause = numbers[order], at_pause[order]
         for begin in range(0, len(numbers), _CHUNK):
             part = slice(begin, begin + _CHUNK)
-            followed = numbers[part][~at_pause[part]]
+            followed = numbers[part][~waiting[part]]
             if len(followed):
                 self._settle()
                 self._recent = np.concatenate([self._recent, followed])[-_RECENT:]
-            self._waiting += np.bincount(numbers[part][at_pause[part]], minlength=size)
+            self._waiting += np.bincount(numbers[part][waiting[part]], minlength=size)
 
     def _settle(self) -> None:
         """Divides the launches that wait for it."""
@@ -326,6 +327,12 @@ class Sampling:
                 found[mine] = self._numbers[page][at]
         return found
 
+    def pages(self) -> Iterator[tuple[int, NDArray[Any]]]:
+        """Numbers of the places of all launches, in order: the first ordinal, and an array (uint32;
+        0: unknown)."""
+        for page, numbers in sorted(self._numbers.items()):
+            yield page * _PAGE, numbers
+
     @property
     def exact(self) -> bool:
         """Whether all launches were probed."""
@@ -378,9 +385,10 @@ class Sampling:
 
         The estimate of a kernel is the sum over its shapes, or their places, each the mean of its
         probed launches times its launches. Where none was probed, that is the mean of the shape, or
-        else of the launches that differ from it in the operator only, or else of the kernel.
+        else of the launches that differ from it in the operator only, or else of the kernel. The
+        error is larger where launches clearly change in the course of the run.
         """
-        return _Estimation(self).estimates(self.numbers(launches), counts)
+        return _Estimation(self).estimates(launches, counts)
 
     def weights(self, launches: NDArray[Any]) -> NDArray[Any]:
         """How many launches each probed launch represents, by ordinal (float64; int64 ones if all
@@ -504,6 +512,7 @@ class _Estimation:
     by stratum, from 1, if nothing else is said."""
 
     def __init__(self, sampling: Sampling) -> None:
+        self._sampling = sampling
         places, launched = sampling.places, sampling.launches()
         seen = np.asarray([0, *(launched[each.number] for each in places)], np.float64)
         probed = sampling.probed_at
@@ -517,10 +526,15 @@ class _Estimation:
         self._probed = self._probed.astype(np.int64)
         self._kernels = [*sampling.seen]
         numbers = {name: number for number, name in enumerate(self._kernels)}
-        alike = [0, *(1 + each.shape.alike for each in places)]
+        #: By place: what shapes and places have in common if operators are not told apart.
+        self._alike = np.asarray([0, *(1 + each.shape.alike for each in places)], np.intp)
+        groups = {
+            key: 1 + at for at, key in enumerate(dict.fromkeys(each.alike for each in places))
+        }
+        self._groups = np.asarray([0, *(groups[each.alike] for each in places)], np.intp)
         kernel = [0, *(1 + numbers[each.shape.kernel] for each in places)]
         self._levels = [np.zeros(len(self._seen), np.intp) for _ in range(3)]
-        for level, of_place in zip(self._levels, (shape, alike, kernel), strict=True):
+        for level, of_place in zip(self._levels, (shape, self._alike, kernel), strict=True):
             level[self._stratum] = np.asarray(of_place)
         #: Launches that count as the mean of a level.
         self._rests: list[NDArray[Any]] = []
@@ -556,15 +570,47 @@ class _Estimation:
             covered += rest
         return np.asarray(found)
 
-    def estimates(self, numbers: NDArray[Any], counts: NDArray[Any]) -> dict[int, Estimate]:
-        """By kernel, from the places and counts of probed launches."""
-        strata, counts, level = self._stratum[numbers], np.asarray(counts, "f8"), self._levels[-1]
+    def estimates(self, launches: NDArray[Any], counts: NDArray[Any]) -> dict[int, Estimate]:
+        """By kernel, from the ordinals and counts of probed launches."""
+        numbers, counts = self._sampling.numbers(launches), np.asarray(counts, "f8")
+        strata, level = self._stratum[numbers], self._levels[-1]
         totals = np.bincount(level, self._seen * np.nan_to_num(self._means(strata, counts)))
         variances = np.bincount(level, self._variances(strata, counts))
+        variances += self._changes(launches, numbers, counts) ** 2
         unknown = np.bincount(level, self._probed) == 0
         totals[unknown] = variances[unknown] = np.nan
         both = zip(totals[1:].tolist(), np.sqrt(variances[1:]).tolist(), strict=True)
         return {name: Estimate(*each) for name, each in zip(self._kernels, both, strict=True)}
+
+    def _changes(
+        self, launches: NDArray[Any], numbers: NDArray[Any], counts: NDArray[Any]
+    ) -> NDArray[Any]:
+        """By kernel, how much its total may be off because launches change in the course of the
+        run."""
+        alike, found = self._alike[numbers], np.zeros(len(self._kernels) + 1)
+        size = int(self._alike.max()) + 1
+        most, least = np.full((2, size), -np.inf)
+        np.maximum.at(most, alike, counts)
+        np.maximum.at(least, alike, -counts)
+        # counts of 0 may be omitted: which launches had them is unknown
+        complete = np.bincount(alike, minlength=size) == np.bincount(
+            self._alike, self._sampling.probed_at, size
+        )
+        differ = complete & (most > -least)
+        differ[0] = False
+        if not differ.any():
+            return found
+        order = np.flatnonzero(differ[alike])
+        order = order[np.argsort(launches[order])]
+        places, own = np.where(differ[self._alike], self._groups, 0), numbers[order]
+        probed = Probed(
+            launches[order], places[own], alike[order], self._stratum[own], counts[order]
+        )
+        pages = ((first, places[page]) for first, page in self._sampling.pages())
+        kernels = np.zeros(size, np.intp)
+        kernels[self._alike] = self._levels[-1][self._stratum]
+        np.add.at(found, kernels, np.abs(changes(pages, probed, len(self._seen), size)))
+        return found
 
     def _variances(self, strata: NDArray[Any], counts: NDArray[Any]) -> NDArray[Any]:
         """Variances of the strata's totals, those of samples without replacement; NaN: unknown."""

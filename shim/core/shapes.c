@@ -2,6 +2,8 @@
  * launched them. Launches of one shape are probed as samples of each other: the first `enough` of them, and later one now
  * and then, in rounds.
  *
+ * The first launches of a shape may be a row at the start of a loop. Another one is therefore probed soon after them.
+ *
  * Spot checks are rounds of all shapes, since what a kernel does may depend on its data. The distance between them
  * doubles. Extra rounds are of the shapes whose amounts differ, until enough is known of them: the distance is in
  * proportion to the number of these shapes, and grows by as much with each round, so that the error becomes smaller as
@@ -12,7 +14,8 @@
  * If the amounts of a shape differ, it is first divided by place: what came before a launch on its thread. A place is the
  * position in a row of launches alike, and the last two rows before, with their lengths. Where a program repeats its steps,
  * launches at one place do the same (measured: docs/internals.md), and each place is complete after `enough` of them.
- * Extra rounds are for the places whose amounts still differ. pasta/processors/sampling.py estimates by the same places.
+ * Extra rounds are for the places whose amounts still differ, and for one more launch at places of a shape that seemed
+ * alike at first: it may change in the course of the run. pasta/processors/sampling.py estimates by the same places.
  *
  * While a framework's operators are not followed (scope.c), no shape is known. Then a launch counts in an entry for all
  * operators, which has the turn in rounds: operators are followed again from that launch on, in an extra round until the
@@ -50,6 +53,7 @@ typedef struct {
     uint32_t of_place;     /* is one place of a shape */
     uint32_t divided;      /* by place; of all operators: some of these shapes are */
     uint32_t places;       /* that have entries */
+    uint32_t once_more;    /* one more than `enough` is wanted, in extra rounds; of a shape: at its places, since it seemed alike */
     uint32_t next;         /* of all operators: the next launch whose operator is known has the turn */
     uint32_t counted;      /* amounts, so far */
     double mean, squares;  /* of these amounts: their mean, sum of squared differences from it */
@@ -172,6 +176,7 @@ static shape *entry_of(position at, uint64_t operator, bool create) {
         if (is_new_place) {
             __atomic_fetch_add(&s->places, 1, __ATOMIC_RELAXED);
             STORE(of_place->of_place, 1);
+            STORE(of_place->once_more, LOAD(s->once_more));
         }
         if (of_place || more) s = of_place;
     }
@@ -231,11 +236,11 @@ static void decided(uint64_t module, bool probed) {
 }
 
 /* Whether the launch `number` of an entry that is due is the one to probe, or comes after it. The launch at which that is
- * chosen cannot be the one, since patches must be in before. Where they still are, it is the next one: they are not put in
- * again. */
+ * chosen cannot be the one, since patches must be in before. Where they still are, it is the next one at a place: they are
+ * not put in again. */
 static bool has_turn(const pasta_kernel_launch *l, shape *entry, uint32_t number, dueness due) {
     if (LOAD(entry->next) || settings.in_windows) return true; /* hardly one at random would be in a window */
-    if (is_patched(l->module)) return true;
+    if (LOAD(entry->of_place) && is_patched(l->module)) return true; /* which one does not matter: all do the same */
     uint32_t turn = LOAD(entry->turn);
     if (!turn) {
         uint64_t launches = LOAD(all_shapes.launches), within = due == DUE ? distance_of_checks() : distance_of_extra();
@@ -289,6 +294,7 @@ static pasta_probe_decision decide(shape *s, uint32_t number, dueness due, pasta
     if (__atomic_add_fetch(&s->probed, 1, __ATOMIC_RELAXED) == settings.enough) {
         __atomic_fetch_sub(&all_shapes.incomplete, 1, __ATOMIC_RELAXED);
         d.wanted--;
+        if (settings.spot_check && !settings.in_windows && !LOAD(s->of_place)) STORE(s->check, LOAD(checks.number) - 1);
     }
     return d;
 }
@@ -371,8 +377,10 @@ static uint32_t wanted_for(const shape *s) {
 /* A shape whose amounts differ is divided once it is complete: its places are entries of their own from then on. */
 static void consider(shape *s) {
     s->wanted = wanted_for(s);
+    if (LOAD(s->of_place) && LOAD(s->once_more) && s->wanted <= settings.enough) s->wanted = settings.enough + 1;
     uint32_t differs = s->wanted > s->counted, all = LOAD(s->all);
     if (differs && !LOAD(s->of_place) && LOAD(s->probed) >= settings.enough) {
+        STORE(s->once_more, s->counted > settings.enough);
         STORE(s->divided, 1);
         if (all) STORE(shapes[all - 1].divided, 1);
     }
@@ -399,7 +407,7 @@ static void consider_all(void) {
 
 static void count(shape *s, double amount) {
     double difference = amount - s->mean;
-    bool alike = !s->wanted && s->counted >= settings.enough; /* so far */
+    bool alike = s->counted >= settings.enough && !wanted_for(s); /* so far */
     s->counted++;
     s->mean += difference / s->counted;
     s->squares += difference * (amount - s->mean);

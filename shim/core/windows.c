@@ -139,7 +139,7 @@ pasta_probe_decision pasta_probe_takes_if(const pasta_kernel_launch *l, bool abl
     if ((settings.skip || settings.count != UINT64_MAX) &&
         !is_counted(__atomic_fetch_add(&candidates, 1, __ATOMIC_RELAXED)))
         return decision;
-    if (settings.every > 1 && open && pasta_select_launched(l->name) % settings.every != 0) return decision;
+    if (settings.every > 1 && open) open = pasta_select_launched(l->name) % settings.every == 0;
     decision = pasta_shapes_decide(l, !open ? PASTA_WINDOW_CLOSED : able ? PASTA_MAY_PROBE : PASTA_CANNOT_PROBE, &due);
     decision.missed = open && due && !able;
     if (settings.unit == BUDGET) pasta_budget_decided(decision.probed, due);

@@ -42,6 +42,8 @@ CASES = (
     Case("selected_modules", {"probe_kernel": "."}),
     Case("spot_checks", SAMPLE),
     Case("unlike_launches", SAMPLE),
+    *(Case(name, {**SAMPLE, "probe_spot_check": 10000}) for name in ("begins_of_rows", "growing")),
+    Case("every_sampled", {**SAMPLE, "probe_every": 7}),
     Case("launches_in_a_row", {**SAMPLE, "probe_spot_check": 4000}),
     Case("launches_in_a_row", {**SAMPLE, "probe_spot_check": 4000, "probe_pause": 1}),
     *(Case(name, {**SAMPLE, "probe_spot_check": 0}) for name in ("places", "many_places")),

@@ -327,6 +327,26 @@ def test_launches_that_were_followed_briefly_do_not_count_for_proportions() -> N
     assert counts.estimates(np.asarray(probed), amounts)[1].total == 400 * 20 + 600 * 10
 
 
+@given(
+    flags=st.lists(
+        st.sampled_from((0, abi.FLAG_PROBED, abi.FLAG_PAUSED, abi.FLAG_PAUSED | abi.FLAG_PROBED)),
+        min_size=1,
+    ),
+    splits=st.lists(st.integers(1, 50), max_size=3),
+)
+def test_each_launch_at_a_pause_counts_once(flags: list[int], splits: list[int]) -> None:
+    """Also one that was probed without its operator, because its kernel was new."""
+    launches = np.zeros(len(flags), abi.dtype("kernel_launch"))
+    launches["name"], launches["ordinal"], launches["flags"] = 1, np.arange(len(flags)), flags
+    operators = np.where(launches["flags"] & abi.FLAG_PAUSED, 0, 7).astype(np.uint32)
+    whole, parts = Sampling(), Sampling()
+    whole.add(launches, operators)
+    for at in np.split(np.arange(len(flags)), sorted({*splits})):
+        parts.add(launches[at], operators[at])
+    assert sum(whole.shape_launches().values()) == pytest.approx(len(flags))
+    assert parts.shape_launches() == pytest.approx(whole.shape_launches())
+
+
 def test_launches_at_pauses_are_like_those_shortly_before() -> None:
     """Operator 7 launched a thousand times at the start, and then no more."""
     counts = Sampling()
@@ -428,13 +448,44 @@ def test_a_place_with_one_probed_launch_varies_like_the_others_of_its_shape() ->
     launches["flags"][probed] |= abi.FLAG_PROBED
     counts = Sampling()
     counts.add(launches)
-    amounts = (np.asarray(AMOUNTS)[place] + step % 2 * 4)[probed]  # 4 more in every other step
+    more = (place + step) % 2 * 4  # in every other step, at each place
+    amounts = (np.asarray(AMOUNTS)[place] + more)[probed]
     found = counts.estimates(np.flatnonzero(probed).astype(np.uint64), amounts)[1]
-    assert found.total == pytest.approx(10 * (sum(AMOUNTS) - 3 + 9 * 2 + 4 / 3 + 4))
+    assert found.total == pytest.approx(10 * (sum(AMOUNTS) - 3 + 9 * 2 + 8 / 3 + 4))
     squares, few = 9 * 8 + 32 / 3, 9 + 2  # of places with two probed launches, and with three
     two, three = 10**2 * (1 - 2 / 10) * 8 / 2, 10**2 * (1 - 3 / 10) * (32 / 3 / 2) / 3
     one = 10**2 * (1 - 1 / 10) * squares / few
     assert found.error == pytest.approx(math.sqrt(9 * two + three + one))
+
+
+CHANGES = {
+    "late": lambda at: np.where(at < 0.5, 16.0, 1024.0),
+    "growing": lambda at: 1 + 1023 * at,
+    "random": lambda at: np.random.default_rng(1).normal(100, 10, len(at)),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("row", [1, 4])
+def test_errors_where_launches_change_during_the_run(change: str, row: int) -> None:
+    """Rows of launches; the first three are probed, one soon after, and all in rows after 64 %."""
+    launches = np.zeros(10_000, abi.dtype("kernel_launch"))
+    at = np.arange(len(launches))
+    launches["name"] = np.where(at % (row + 1) < row, 1, 2)
+    launches["ordinal"] = at
+    probed = np.isin(at, [0, 1, 2, 3, 505]) | (at > 6400) & (at < 6400 + 5 * (row + 1))
+    launches["flags"][probed] |= abi.FLAG_PROBED
+    counts = Sampling()
+    counts.add(launches)
+    amounts = np.where(launches["name"] == 1, CHANGES[change](at / len(at)), 7)
+    found = counts.estimates(at[probed], amounts[probed])
+    exact = amounts[launches["name"] == 1].sum()
+    assert found[2].error == 0
+    off = abs(found[1].total - exact)
+    if change == "random":
+        assert off < 3 * found[1].error < 0.15 * exact
+    else:
+        assert 0.2 * exact < off < 2 * found[1].error
 
 
 @pytest.mark.parametrize(("limit", "most"), [("_MOST_PLACES", 5), ("_MOST_IN_SHAPE", 10 + 1)])
