@@ -157,14 +157,15 @@ class AccessCount(Tool):
         return _ESTIMATE_COLUMNS if self.context.sampling.exact else frozenset()
 
     def _kernels(self, rows: NDArray[Any], objects: NDArray[Any]) -> Table:
-        by_kernel = combined(rows[["kernel", *_COUNTS]], ["kernel"])
+        by_kernel = combined(rows[["kernel", *_COUNTS, *_ESTIMATED]], ["kernel"])
         sampling = self.context.sampling
         launched, counted_in = sampling.seen, sampling.probed
         ids = np.asarray(sorted(launched), np.uint32)
         estimates = self._estimates(rows)
         counts = {name: _values_of(by_kernel, ids, name) for name in _COUNTS}
         touched = self._touched(combined(objects[["kernel", "object", "accesses"]], _OBJECT_KEYS))
-        order = np.argsort(-counts["accesses"].astype(np.float64), kind="stable")
+        everywhere = _values_of(by_kernel, ids, "all_accesses")
+        order = np.argsort(-everywhere, kind="stable")
         probed = np.asarray([counted_in.get(name, 0) for name in ids.tolist()], np.int64)
         columns = {
             "kernel": kernel_names(self.context, ids),
@@ -173,7 +174,7 @@ class AccessCount(Tool):
             "probed": probed,
             "estimate": _absent_if_nan([estimates[name].total for name in ids.tolist()]),
             "error": _absent_if_nan([estimates[name].error for name in ids.tolist()]),
-            "share": shares(counts["accesses"], int(counts["accesses"].sum())),
+            "share": shares(everywhere, float(everywhere.sum())),
             **counts,
             **{name: _values_of(touched, ids, name) for name in _TOUCHED},
         }
@@ -367,16 +368,18 @@ class AccessCount(Tool):
         return combined(found, [key])
 
     def _figure(self, rows: NDArray[Any]) -> Figure:
-        totals = combined(rows[["kernel", "bytes"]], ["kernel"])
-        ids = totals[np.argsort(-totals["bytes"].astype(np.float64), kind="stable")]["kernel"]
+        totals = combined(rows[["kernel", "all_bytes"]], ["kernel"])
+        ids = totals[np.argsort(-totals["all_bytes"], kind="stable")]["kernel"]
         ids = ids[: self.top]
-        by_kind = combined(rows[["kernel", "kind", "bytes"]], ["kernel", "kind"])
+        by_kind = combined(rows[["kernel", "kind", "all_bytes"]], ["kernel", "kind"])
         return Figure(
             "bar",
             "Bytes requested by kernels, by kind of access",
             kernel_names(self.context, ids),
             {
-                NAMES[kind]: _values_of(by_kind[by_kind["kind"] == kind], ids, "bytes")
+                NAMES[kind]: _rounded(
+                    _values_of(by_kind[by_kind["kind"] == kind], ids, "all_bytes")
+                )
                 for kind in np.unique(by_kind["kind"]).tolist()
             },
             y_label="bytes",
@@ -396,8 +399,8 @@ class AccessCount(Tool):
         ]
         if total := sampling.total_text(self._estimates(rows)):
             parts.append(total)
-        by_global = _sum(objects["accesses"])
-        unknown = _sum(objects["accesses"][objects["object"] < 0])
+        by_global = _sum(objects["all_accesses"])
+        unknown = _sum(objects["all_accesses"][objects["object"] < 0])
         if unknown:
             share = formatted(unknown / by_global, "share")
             parts.append(f"{share} of accesses to global memory were outside known objects")

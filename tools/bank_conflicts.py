@@ -35,7 +35,7 @@ class BankConflicts(Tool):
     top = option(20, help="instructions in the text report; the table has all", minimum=1)
     conflicts = option(10_000, help="finding: minimum extra wavefronts of an instruction")
     conflict_share = option(0.1, help="… and their minimum share of all wavefronts", minimum=0.0)
-    requests = PerPC("instructions", "lanes", "ways", "ideal_ways")
+    requests = PerPC("ways", "ideal_ways", "instructions", "lanes")
 
     @probe.shared_memory(per="warp")
     def request(access: Any, maps: Any) -> None:

@@ -40,7 +40,7 @@ class Coalescing(Tool):
     wasted_share = option(
         0.1, help="… and their minimum share of the bytes in all sectors", minimum=0.0
     )
-    requests = PerPC("instructions", "lanes", "bytes", "sectors", "ideal_sectors")
+    requests = PerPC("sectors", "ideal_sectors", "instructions", "lanes", "bytes")
 
     @probe.on(*COUNTED_BY_WARPS, per="warp")
     def request(access: Any, maps: Any) -> None:

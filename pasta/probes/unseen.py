@@ -78,17 +78,23 @@ def with_unseen(name: str, tool: Owner, context: Context, probes: Seen, result: 
             TABLE: coverage.table(covered, names),
             **({} if sampling.exact else {PROBED: _probed(sampling, context)}),
         },
-        findings=[_within(finding, sampling) for finding in result.findings],
+        findings=[_within(finding, sampling, _estimates(tool)) for finding in result.findings],
     )
 
 
 def _scope(tool: Owner, sampling: Sampling) -> str:
     """The launches that the results cover, if some were not probed."""
-    maps = [each for each in accumulators_of(tool).values() if each.spec.estimated]
-    if not tool.estimates or not all(each.is_estimate() for each in maps):
+    if not _estimates(tool):
         return "counts and shares cover the probed launches only"
+    maps = [each for each in accumulators_of(tool).values() if each.spec.estimated]
     scope = sampling.scope_text(maps[0].estimates()) if maps else ""
     return f"totals are estimated for {scope}" if scope else ""
+
+
+def _estimates(tool: Owner) -> bool:
+    """Whether results cover all launches."""
+    maps = [each for each in accumulators_of(tool).values() if each.spec.estimated]
+    return tool.estimates and all(each.is_estimate() for each in maps)
 
 
 def _patched_beside(shared: Mapping[int, int], context: Context) -> str:
@@ -134,14 +140,15 @@ def _probed(sampling: Sampling, context: Context) -> Table:
     )
 
 
-def _within(finding: Finding, sampling: Sampling) -> Finding:
+def _within(finding: Finding, sampling: Sampling, estimated: bool) -> Finding:
     """The finding, with the number of launches that it is based on."""
     if sampling.exact:
         return finding
     probed, seen = sum(sampling.probed.values()), sum(sampling.seen.values())
     return replace(
         finding,
-        evidence=f"{finding.evidence}; from the {probed:,} of {seen:,} launches that were probed",
+        evidence=f"{finding.evidence}; {'estimated ' * estimated}from the {probed:,} of {seen:,}"
+        " launches that were probed",
         confidence="low" if sampling.unprobed else finding.confidence,
     )
 

@@ -440,7 +440,7 @@ class Sampling:
         """`all launches, ± 0.4 %`; if some kernels were never probed, of the others only, with
         their share of launches. Empty if all launches were probed, or none.
 
-        ± is one standard error; it is omitted if one launch of several of a shape was probed.
+        ± is one standard error; it is omitted if it is unknown, or 0.
         """
         if self.exact or not self._probed.any():
             return ""
@@ -455,7 +455,11 @@ class Sampling:
         once = sum(probed == 1 < seen for seen, probed in zip(*self.of_shapes(), strict=True))
         if once:
             return f"{text}, no error bound: {counted(once, 'shape')} with one probed launch"
-        return text + ("" if math.isnan(total.relative) else f", ± {_percent(total.relative)}")
+        if math.isnan(total.error):
+            return f"{text}, no error bound: one probed launch counts for others"
+        if not total.error:
+            return f"{text}; probed launches of one shape, or place, were alike"
+        return f"{text}, ± {_percent(total.relative)}"
 
     def text(self) -> str:
         """`counted in 1,029 of 102,900 launches`, with the kernels that were never probed and a

@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from pasta.arrow import to_numpy
+from pasta.probes.unseen import PROBED
 from pasta.processors.operator_names import GROUP_KEYS
 from pasta.processors.roofline import (
     WORK,
@@ -21,7 +22,7 @@ from pasta.processors.roofline import (
 )
 from pasta.run.files import reading
 from pasta.run.pass_tables import ACCESSES, TIMES
-from pasta.run.results import as_table, read_schema, read_table, stored_tables
+from pasta.run.results import as_table, read_schema, read_summary, read_table, stored_tables
 from pasta.table import counted
 from pasta.tool import Result
 
@@ -44,7 +45,8 @@ def join_roofline(accesses: RecordedPass, joined: Joined) -> Result | None:
     """The roofline with the device times of the other pass; None if the tool did not run in the
     pass with accesses. Raises RunError for a damaged table."""
     results = accesses.run.results
-    if not {_KERNELS, _LAUNCHES, _ROOFS} <= set(stored_tables(results).get(ROOFLINE, ())):
+    stored = set(stored_tables(results).get(ROOFLINE, ()))
+    if not {_KERNELS, _LAUNCHES, _ROOFS} <= stored:
         return None
     table = read_table(results, ROOFLINE, _LAUNCHES)
     with reading(results / ROOFLINE / f"{_LAUNCHES}.parquet"):
@@ -78,6 +80,8 @@ def join_roofline(accesses: RecordedPass, joined: Joined) -> Result | None:
         )  # fmt: skip
     tables[_ROOFS] = roofs_table(roofs)
     notes = [f"device times: the pass {TIMES}; bytes and operations: the pass {ACCESSES}"]
+    if PROBED in stored:  # bytes are estimates
+        notes.append(f"the pass {ACCESSES}: {read_summary(results, ROOFLINE)}")
     notes.extend(roof_notes(roofs))
     return Result(
         f"{counted(len(work), 'launch')} of {counted(len(tables['kernels']), 'kernel')}, joined",

@@ -105,17 +105,31 @@ def test_totals_in_summaries() -> None:
     """20 * 8 + 25 warps of `often` and 2 * 2 of `rare`, each two instructions of global memory."""
     warps = 20 * 8 + 25 + 2 * 2
     result = run_tool(find_tools("coalescing")[0], program(sampled=True))
-    assert "totals are estimated for all launches, ± 0.0 %" in result.summary
+    alike = "all launches; probed launches of one shape, or place, were alike"
+    assert f"totals are estimated for {alike}" in result.summary
     assert sum(result.tables["instructions"].columns["instructions"]) == 2 * warps
     text = run_tool(find_tools("bank_conflicts")[0], program(sampled=True)).summary
     assert f"takes {warps + 20 * 8} wavefronts" in text
     text = run_tool(find_tools("roofline")[0], program(sampled=True)).summary
-    assert "bytes are estimated for all launches, ± 0.0 %" in text
+    assert f"bytes are estimated for {alike}" in text
     bytes = warps * (32 + 16) * 4
     assert f"{formatted(bytes, 'bytes')} requested" in text
     text = run_tool(find_tools("tensor_stalls")[0], program(sampled=True)).summary
     read = formatted(warps * 32 * 4, "bytes")
-    assert f"read {read} of 2 objects, estimated for all launches, ± 0.0 %" in text
+    assert f"read {read} of 2 objects, estimated for {alike}" in text
+
+
+def test_errors_are_of_what_is_reported() -> None:
+    """Launches make equally many accesses, to 4 or to 32 sectors."""
+    events = Events()
+    events.alloc(0x1000, 4096)
+    for number in range(100):
+        events.launch("gather", flags=abi.FLAG_PROBED if number % 10 == 0 else 0)
+        if number % 10 == 0:
+            apart = 32 if number % 20 else 4
+            events.access("global", [0x1000 + apart * lane for lane in range(32)])
+    summary = run_tool(find_tools("coalescing")[0], events).summary
+    assert "of 1,800 sectors" in summary and "estimated for all launches, ± 25 %" in summary
 
 
 class Mixed(Tool):

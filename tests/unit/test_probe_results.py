@@ -346,7 +346,8 @@ def test_missed_launches_are_estimated(early: bool) -> None:
     result = pipeline.finish()[tool.name]
     assert pipeline.failures == {}
     assert result.summary.startswith(
-        "50 accesses; counted in 2 of 10 launches; totals are estimated for all launches, ± 0.0 %;"
+        "50 accesses; counted in 2 of 10 launches; totals are estimated for all launches;"
+        " probed launches of one shape, or place, were alike;"
         " 1 launch not counted after an error, see log.txt;"
         " 7 launches not counted for lack of device memory: raise probes.memory"
     )

@@ -533,6 +533,12 @@ def test_texts() -> None:
     assert counts.text() == "counted in 1,029 of 102,900 launches"
     assert counts.total_text({1: Estimate(1000.0, 4.0)}) == "about 1,000 in all launches, ± 0.4 %"
     assert counts.total_text({1: Estimate(1000.0, 0.1)}).endswith(", ± less than 0.1 %")
+    assert counts.total_text({1: Estimate(1000.0, 0.0)}) == (
+        "about 1,000 in all launches; probed launches of one shape, or place, were alike"
+    )
+    assert counts.total_text({1: Estimate(1000.0, math.nan)}) == (
+        "about 1,000 in all launches, no error bound: one probed launch counts for others"
+    )
     assert sampling({1: 5}, {}).text() == "no launches were probed, of 5"
     assert sampling({1: 5}, {}).total_text({1: Estimate(math.nan, math.nan)}) == ""
     assert sampling({1: 5}, {1: 5}).total_text({1: Estimate(9.0, 0.0)}) == ""
@@ -583,6 +589,26 @@ def test_access_count_estimates() -> None:
     assert row["error"] == pytest.approx(error)
     assert "; about 4,800 in all launches, ± 11 %; counted in 10 of 100 launches" in result.summary
     assert "in probed launches" in result.summary
+
+
+def test_shares_and_order_are_of_all_launches() -> None:
+    """`often` accesses less than `large` in probed launches, and more in all."""
+    events = Events()
+    events.alloc(0x1000, 4096)
+    for number in range(40):
+        name = "often" if number % 4 else "large"
+        first = number < 4 + 4 * (name == "large")
+        events.launch(name, flags=abi.FLAG_PROBED if first else 0)
+        for _ in range((8 if name == "large" else 4) * first):
+            events.access("global", [0x1000 + 4 * lane for lane in range(32)])
+    result = run_tool(find_tools("access_count")[0], events)
+    rows = [(row["kernel"], row["estimate"]) for row in result.tables["kernels"].rows()]
+    assert rows == [("often", 30 * 128), ("large", 10 * 256)]
+    assert [row["share"] for row in result.tables["kernels"].rows()] == [0.6, 0.4]
+    figure = result.figures["kernels"]
+    assert list(figure.x) == ["often", "large"]
+    assert [list(each) for each in figure.series.values()] == [[4 * 3840, 4 * 2560]]
+    assert "; about 6,400 in all launches; probed launches of one shape, or" in result.summary
 
 
 def test_access_count_estimates_tables_by_shape_and_operator() -> None:
@@ -665,6 +691,15 @@ def test_findings_name_their_launches() -> None:
     (finding,) = run_tool(find_tools("hotness")[0], windows(), options=options).findings
     assert finding.evidence.endswith("; from the 4 of 40 launches that were probed")
     assert finding.confidence == "low"
+
+
+def test_findings_of_estimates_say_so() -> None:
+    options = {"wasted": 0, "wasted_share": 0.0}
+    events = windows()
+    events.launch("often", flags=abi.FLAG_PROBED)
+    events.access("global", [0x1000 + 64 * lane for lane in range(32)])
+    finding, *_ = run_tool(find_tools("coalescing")[0], events, options=options).findings
+    assert finding.evidence.endswith("; estimated from the 5 of 41 launches that were probed")
 
 
 def test_working_sets_are_of_probed_launches() -> None:

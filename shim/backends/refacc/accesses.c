@@ -95,7 +95,7 @@ static void put_full(const ra_access *a, uint64_t *addresses) {
 enum { PLACES = 1024 };
 static struct {
     uint64_t launch; /* plus one; 0: free; all ones: being taken */
-    uint64_t accesses;
+    uint64_t accesses; /* and their sectors */
     uint32_t shape;
 } sampled[PLACES];
 
@@ -116,9 +116,21 @@ void pasta_refacc_counted(uint64_t launch) {
     __atomic_store_n(place, 0, __ATOMIC_RELEASE);
 }
 
-static void count(uint64_t launch, int lanes) {
-    if (__atomic_load_n(&sampled[launch % PLACES].launch, __ATOMIC_RELAXED) == launch + 1)
-        __atomic_fetch_add(&sampled[launch % PLACES].accesses, (uint64_t)lanes, __ATOMIC_RELAXED);
+/* How often the sector changes from one lane to the next: launches whose accesses are coalesced otherwise are not alike. */
+static uint64_t sector_changes(const ra_access *a) {
+    uint64_t changes = 0, sector = 0;
+    for (uint32_t lanes = a->mask; lanes; lanes &= lanes - 1) {
+        uint64_t next = a->address[__builtin_ctz(lanes)] / 32 + 1;
+        changes += next != sector;
+        sector = next;
+    }
+    return changes;
+}
+
+static void count(uint64_t launch, const ra_access *a) {
+    if (__atomic_load_n(&sampled[launch % PLACES].launch, __ATOMIC_RELAXED) != launch + 1) return;
+    uint64_t amount = (uint64_t)__builtin_popcount(a->mask) + sector_changes(a);
+    __atomic_fetch_add(&sampled[launch % PLACES].accesses, amount, __ATOMIC_RELAXED);
 }
 
 void pasta_refacc_on_access(void *userdata, const ra_access *a) {
@@ -128,7 +140,7 @@ void pasta_refacc_on_access(void *userdata, const ra_access *a) {
     int64_t stride = a->stride;
     uint8_t form = PASTA_FORM_STRIDE;
     int lanes = __builtin_popcount(a->mask);
-    count((uintptr_t)userdata, lanes);
+    count((uintptr_t)userdata, a);
     if (is_transfer(a->kind)) {
         form = PASTA_FORM_ROWS;
     } else if (!fits_stride(a, &base, &stride)) {
