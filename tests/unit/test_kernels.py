@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from pasta import interruption
 from pasta.backends.nvidia import visibility
 from pasta.errors import ToolError
 from pasta.probes import Counter, PerPC, maps_of, probe
@@ -259,6 +260,18 @@ def test_reading_code_has_a_time_limit(
     assert (
         "reading the code of other kernels took 0 s" in result_of(Total(), events, modules).summary
     )
+
+
+def test_interruption_ends_the_reading_of_code(
+    modules: dict[int, Code], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(interruption, "_file", tmp_path)
+    modules[1] = Code({"k": function("k", "LDG.E")})
+    events = Gpu()
+    events.add("module_load", handle=11, hash=1)
+    events.launch("k", module=11)
+    text = "coverage unknown for 1 kernel: reading it was interrupted by a signal"
+    assert text in result_of(Total(), events, modules).summary
 
 
 def test_unexpected_module_does_not_lose_the_result(
