@@ -147,12 +147,15 @@ class ProbeRuntime:
             self._beside[key] += int(counts[code])
 
     def patched_beside(self) -> dict[int, int]:
-        """Unselected launches in modules with probed ones, by kernel (name id), if the probes are
-        patches of modules."""
+        """Launches of kernels that are not selected in modules with probed ones, by kernel (name
+        id), if the probes are patches of modules."""
         probes, _ = self._backend()
+        selected = self._context.selected_kernels()
         found: dict[int, int] = {}
         for (kernel, module), count in self._beside.items():
-            if probes is not None and probes.patches_modules and module in self._patched:
+            if kernel in selected or module not in self._patched:
+                continue
+            if probes is not None and probes.patches_modules:
                 found[kernel] = found.get(kernel, 0) + count
         return found
 

@@ -262,6 +262,32 @@ def test_reading_code_has_a_time_limit(
     )
 
 
+@pytest.mark.parametrize(
+    ("filter", "named"),
+    [
+        (Filter(kernel="sel", launch_count=1), "not_wanted"),
+        (Filter(kernel="sel", launch_skip=5, launch_count=1), "not_wanted"),
+        (Filter(launch_count=1), ""),
+    ],
+)
+def test_kernels_selected_by_name_are_not_slowed_down_beside_others(
+    filter: Filter, named: str
+) -> None:
+    """Whether the range of launches includes some of theirs or not."""
+    events = Gpu()
+    events.add("module_load", handle=11, hash=1)
+    for _ in range(3):
+        for name in ("sel_first", "not_wanted", "sel_second"):
+            events.launch(name, module=11)
+    pipeline = Pipeline(filter, [Total()], events.context())
+    pipeline.feed(events.batch())
+    summary = pipeline.finish()["total"].summary
+    assert not pipeline.failures
+    slow = "1 kernel was not selected but slowed down, because selected kernels are in the same"
+    assert (f"{slow} modules: {named}" in summary) == bool(named)
+    assert ("slowed down" in summary) == bool(named)
+
+
 def test_interruption_ends_the_reading_of_code(
     modules: dict[int, Code], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
