@@ -22,6 +22,7 @@ from pasta.cli.parser import INTERRUPTED, USAGE, Parser
 from pasta.cli.selection import add_options, add_selection, selected, set_options
 from pasta.config import AUTO, AUTO_PASSES, NONE, Config
 from pasta.errors import ConfigError, PastaError, visible
+from pasta.frameworks import FRAMEWORKS
 from pasta.frameworks.base import Wanted
 from pasta.progress import display_progress
 from pasta.runtime.executable import CannotRun, Executable, find_executable
@@ -150,6 +151,7 @@ def _checked(config: Config) -> list[Tool]:
         raise ConfigError("run.rotate requires a size", remedy="set one with --max-size 2GiB")
     for section in config.sections():
         section.check()
+    _check_selection(config)
     if config.host_rate:
         config.collector = True  # otherwise many samples are in PASTA's own Python
     if config.max_size or config.live:
@@ -164,6 +166,18 @@ def _checked(config: Config) -> list[Tool]:
         probe_settings(config)
     _check_place(config)
     return tools
+
+
+def _check_selection(config: Config) -> None:
+    """Raises ConfigError if launches are selected by what a framework may not record."""
+    for option, pattern in (("--operator", config.operator), ("--module", config.module)):
+        for framework in FRAMEWORKS.known() if pattern else ():
+            against = framework.setting_against(config, modules=option == "--module")
+            if against:
+                raise ConfigError(
+                    f"{option} selects no launches of {framework.title} with {against}",
+                    remedy="use only one of them",
+                )
 
 
 def _check_place(config: Config) -> None:

@@ -100,6 +100,11 @@ class Framework(Extension):
         """Whether the settings require the hooks, also if no tool does."""
         return False
 
+    def setting_against(self, config: Sections, *, modules: bool) -> str:
+        """The setting, as `torch.follow=no`, by which operators, or with `modules` their modules,
+        are not recorded; empty if there is none."""
+        return ""
+
     def pauses(self, config: Sections) -> bool:
         """Whether the hooks stop recording operators while libpasta needs none."""
         return False

@@ -201,7 +201,14 @@ class Accumulator:
 
     def _stored(self) -> NDArray[Any]:
         """The rows from which `rows` is computed."""
-        return self._sums.rows()
+        return self._complete(self._sums.rows())
+
+    def _complete(self, rows: NDArray[Any]) -> NDArray[Any]:
+        """Rows without those of launches of which counts are missing, if they are by launch."""
+        if self._sampling is None or "launch" not in (rows.dtype.names or ()):
+            return rows
+        missed = self._sampling.missed(rows["launch"])
+        return rows[~missed] if missed.any() else rows
 
     def is_estimate(self) -> bool:
         """Whether the launch of every count is known, so that rows cover all launches."""
@@ -213,7 +220,7 @@ class Accumulator:
         assert self._sampling is not None, "not bound"
         field = self.spec.fields[0]
         rows = (self._sums if self._keeps_launch else self._launches).rows()
-        rows = combined(rows[["launch", field]], ("launch",))
+        rows = combined(self._complete(rows)[["launch", field]], ("launch",))
         return self._sampling.estimates(rows["launch"], rows[field])
 
     def _by_columns(self, rows: NDArray[Any], weights: NDArray[Any] | None = None) -> NDArray[Any]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pasta import abi
+from pasta.interruption import is_interrupted
 from pasta.lazy import np
 from pasta.probes import coverage
 from pasta.probes.coverage import Code, Coverage
@@ -37,6 +38,7 @@ ReadCode = Callable[[Sequence[Module], float], list[Code]]
 _TOGETHER = 64
 #: Time limit of reading all code, s.
 MAX_READING = 60.0
+_INTERRUPTED = "reading it was interrupted by a signal"
 
 
 class Unread(NamedTuple):
@@ -181,7 +183,9 @@ def read_unread(unread: Sequence[Unread], end: float, read: ReadCode) -> list[Co
     """The code of each module, read until a time of `time.monotonic`; otherwise the reason."""
     left = end - time.monotonic()
     why = f"reading the code of other kernels took {MAX_READING:g} s"
-    if left > 0:
+    if is_interrupted():
+        why = _INTERRUPTED
+    elif left > 0:
         try:
             return read([each.module for each in unread], left)
         except Exception as error:  # a damaged module must not end a run

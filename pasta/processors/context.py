@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
@@ -89,6 +89,9 @@ class Context:
     conventions: Conventions = field(default_factory=Conventions)
     #: Names of all tools of the run.
     tools: Sequence[str] = ()
+    #: Kernels (name ids) of which the filter selects launches, apart from their number: also those
+    #: with launches before `launch_skip` or after `launch_count` only. Empty if it selects all.
+    selected_kernels: Callable[[], Collection[int]] = lambda: ()
     #: Measured roofs of devices by uuid: bytes or operations per second by the name of the roof.
     #: Empty where nothing was measured.
     roofs: Mapping[str, Mapping[str, float]] = field(default_factory=dict)

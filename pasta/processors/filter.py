@@ -170,6 +170,9 @@ class Selection:
         self.filter = filter
         self.seen = 0
         self.selected = 0
+        #: Kernels (name ids) with launches that fit, also before `launch_skip` and after
+        #: `launch_count`, if the filter can drop launches.
+        self.kernels: set[int] = set()
         self._candidates = 0  # launches that fit, before skip and count
         self._kernels = _Matches(filter.kernel, filter.exclude)
         self._range_names = _Matches(filter.range)
@@ -222,6 +225,7 @@ class Selection:
                 if kind in records:
                     known = self._copies.get(records[kind]["correlation"])
                     records[kind] = records[kind][known == _SELECTED]
+        self.kernels.update(np.unique(launches["name"][fits]).tolist())
         kept = self._counted(fits)
         self.selected += int(kept.sum())
         self._window.put(launches["ordinal"], np.where(kept, _SELECTED, _DROPPED))

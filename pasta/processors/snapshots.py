@@ -82,6 +82,11 @@ class Launches:
         if operators is not None:
             self._node[ordinals] = operators.at(records)
 
+    @property
+    def end(self) -> int:
+        """An ordinal above those of all launches."""
+        return len(self._state)
+
     def all_complete(self) -> int:
         """Ordinal below which every launch is complete or dropped."""
         start = self._all_complete

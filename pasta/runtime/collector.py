@@ -10,7 +10,7 @@ import pickle
 import shutil
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
@@ -76,6 +76,7 @@ class Collector:
         self.warnings: list[str] = []
         self._processes = ProcessTable(session.directory / "processes")
         self._launcher = ProcessIdentity(**session.document["launcher"])
+        self._progress: Callable[[], None] = lambda: None  # tells producers that this one works
         self.spill = Spill(ring, self.run.path / SPILL)
         self.trace: TraceReader | None = None
         self.live = LiveCounts(self.strings) if self.config.live else None
@@ -95,12 +96,17 @@ class Collector:
 
     def collect(self) -> tuple[Pipeline, Ended]:
         """Consumes all events until the process has ended; the pipeline and the end."""
+        with beating(beside(self.ring.path, ".trace")) as self._progress:
+            return self._collect()
+
+    def _collect(self) -> tuple[Pipeline, Ended]:
         ended = self._ended()
         position, pipeline = self._begin()
         ahead = CodeAhead()
         while ended is None:
             time.sleep(_INTERVAL_SECONDS)
             ended = self._ended() or self._abandoned()
+            self._progress()
             position = self._drain(pipeline, position, final=False)
             position = self._drain_trace(pipeline, position, final=False)
             self._make_room(position)
@@ -162,8 +168,7 @@ class Collector:
 
     def _pipeline(self, state: bytes | None = None) -> Pipeline:
         pipeline = make_usable_pipeline(self.config, self.context, self._limit, state)
-        with beating(beside(self.ring.path, ".trace")):
-            pipeline.compile(EXPECTED, accesses=reach_host(self.session, pipeline.tools))
+        pipeline.compile(EXPECTED, accesses=reach_host(self.session, pipeline.tools))
         return pipeline
 
     def _limit(self) -> AbstractContextManager[None]:
@@ -203,6 +208,7 @@ class Collector:
     def _drain(self, pipeline: Pipeline, position: int, *, final: bool) -> int:
         for batch, after in self.ring.batches(position, final=final):
             self._feed(pipeline, batch)
+            self._progress()
             position = after
             report_progress("reading events", f"{position / max(self.ring.tail, 1):.0%}")
             self.ring.set_processed(position)
@@ -226,13 +232,21 @@ class Collector:
             if not final:
                 position = self._drain(pipeline, position, final=False)
                 self._make_room(position)
+            self._leave_out_lost(pipeline)
             try:
                 pipeline.feed_accesses(chunk)
             except ValueError as error:
                 self.warnings.append(f"a chunk of accesses is damaged: {error}")
+            self._progress()
+        self._leave_out_lost(pipeline)
         if probes is not None and self.trace.exhausted:
             probes.close(complete)
         return position
+
+    def _leave_out_lost(self, pipeline: Pipeline) -> None:
+        """Before the other accesses of these launches are read, as far as possible."""
+        if self.trace is not None and self.trace.dropped and pipeline.probes is not None:
+            pipeline.probes.leave_out(self.trace.lost(pipeline.probes.launches.end))
 
     def _open_trace(self, pipeline: Pipeline, final: bool) -> TraceReader | None:
         path, probes = beside(self.ring.path, ".trace"), pipeline.probes

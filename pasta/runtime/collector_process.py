@@ -22,7 +22,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
-from pasta import private
+from pasta import interruption, private
 from pasta.errors import PastaError, RunError
 from pasta.progress import FileListener, listening
 from pasta.run.directory import MANIFEST, RunDirectory, is_run, places
@@ -41,6 +41,7 @@ def collect(ring_path: Path, *, plain_name: bool) -> dict[str, Any]:
     Raises RunError if another collector has the ring.
     """
     session = Session.open(ring_path.parent.parent)
+    interruption.follow(session.interruption)
     with open(private.open_file(ring_path), "rb") as owned:
         if not private.lock(owned.fileno()):
             raise RunError(

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pasta.interruption import ENDING
 from pasta.progress import Display, read
 from pasta.runtime.executable import Executable
 from pasta.runtime.rings import Outcome, Rings, Say, WatchedRing
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 _POLL_SECONDS = 0.1
 #: While a ring grows: the launcher backs its memory ahead of the producers.
 _POLL_GROWING_SECONDS = 0.01
+_POLL_FINISHING_SECONDS = 0.01
 #: Signals to the launcher that are forwarded to the program.
 _FORWARDED = {
     signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT,
@@ -95,6 +97,8 @@ class Launcher:
         finally:
             if view is not None:
                 view.close()
+        while received := signal.sigtimedwait(_FORWARDED, 0):  # sent before it ended
+            self.received.add(received.si_signo)
         return self._rings.wait_status
 
     def _look_safely(self, view: LiveView | None = None) -> None:
@@ -134,7 +138,10 @@ class Launcher:
         return self._rings.living()
 
     def finish(self) -> None:
-        """Waits until the runs of all ended processes are written; kills collectors after 1 h."""
+        """Waits until the runs of all ended processes are written; kills collectors after 1 h.
+
+        A signal that would end this process lets them leave out what may take long: GPU code that
+        is not read yet."""
         begin = time.monotonic()
         display = Display("writing the run", self.say) if self._verbose else None
         self.look()
@@ -144,11 +151,28 @@ class Launcher:
                 self._rings.kill_collectors()
             elif display is not None:
                 display.show(self._doing)
-            time.sleep(0.01)
+            self._pause()
             self.look()
         self._rings.dismiss_reserve()
         if display is not None:
             display.close()
+
+    def _pause(self) -> None:
+        if not self._rings.root:  # pasta recover, which signals end
+            time.sleep(_POLL_FINISHING_SECONDS)
+        elif received := signal.sigtimedwait(ENDING, _POLL_FINISHING_SECONDS):
+            self.received.add(received.si_signo)
+            self._interrupt(signal.Signals(received.si_signo).name)
+
+    def _interrupt(self, name: str) -> None:
+        """Collectors leave out what may take long."""
+        try:
+            self.session.interruption.touch()
+            self._rings.say_once(
+                f"{name}: the run is written now, without GPU code that is not read yet"
+            )
+        except OSError as error:
+            self.session.log(f"{name} was not passed on to collectors: {error}")
 
     @property
     def _verbose(self) -> bool:

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 from pasta.config import ONE_PASS, Config
 from pasta.errors import ConfigError, PastaError
+from pasta.interruption import ENDING
 from pasta.own_python import own_environment, own_python
 from pasta.plugins import find_tools
 from pasta.run.directory import is_run, places, staging_beside
@@ -27,8 +28,6 @@ from pasta.run.root import PASSES
 from pasta.tool import Tool
 
 TIMES, ACCESSES = "times", "accesses"
-#: Signals to the launcher after which the program is not started again.
-_ENDING = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT}
 
 
 class Pass(NamedTuple):
@@ -173,7 +172,7 @@ class SignalState:
 
 def was_ended(received: set[int]) -> bool:
     """Whether someone ended this process, given the signals that it received during a pass."""
-    return bool(_ENDING & (received | signal.sigpending()))
+    return bool(ENDING & (received | signal.sigpending()))
 
 
 class Former:

@@ -73,6 +73,7 @@ class Pipeline:
         context.processors = MappingProxyType(self.processors)
         context.conventions = conventions()
         self.selection = Selection(filter)
+        context.selected_kernels = lambda: self.selection.kernels
         self.failures = {each.tool: each for each in failures}
         #: Names of all tools, also of those that could not be loaded.
         self.names = list(dict.fromkeys((*names, *self.failures)))

@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 
 #: Bytes of accesses that wait for the event of their launch; older ones are dropped.
 _MAX_WAITING = 256 << 20
+#: Why launches are not counted.
+_LOST = "because accesses of them were lost: the trace buffer stayed full"
 
 
 @dataclass(frozen=True)
@@ -72,6 +74,8 @@ class ProbeRuntime:
         #: Launches without counts by why, and those whose events were not seen yet.
         self._missed: Counter[str] = Counter()
         self._unseen: list[tuple[NDArray[Any], str]] = []
+        #: Launches of which accesses were lost, by ordinal.
+        self._lost: NDArray[Any] = np.empty(0, np.uint64)
         #: Modules with probed launches, and launches that were not selected, by kernel and module.
         self._patched: set[int] = set()
         self._beside: Counter[tuple[int, int]] = Counter()
@@ -130,6 +134,14 @@ class ProbeRuntime:
         if (states == UNSEEN).any():
             self._unseen.append((launches[states == UNSEEN], why))
 
+    def leave_out(self, launches: NDArray[Any]) -> None:
+        """Count launches (ordinals) of which accesses were lost as not probed, and skip accesses of
+        them that arrive from now on."""
+        new = np.setdiff1d(launches, self._lost)
+        if len(new):
+            self._lost = np.concatenate([self._lost, new])
+            self._miss(new, _LOST)
+
     def _miss_unseen(self) -> None:
         unseen, self._unseen = self._unseen, []
         for launches, why in unseen:
@@ -147,12 +159,15 @@ class ProbeRuntime:
             self._beside[key] += int(counts[code])
 
     def patched_beside(self) -> dict[int, int]:
-        """Unselected launches in modules with probed ones, by kernel (name id), if the probes are
-        patches of modules."""
+        """Launches of kernels that are not selected in modules with probed ones, by kernel (name
+        id), if the probes are patches of modules."""
         probes, _ = self._backend()
+        selected = self._context.selected_kernels()
         found: dict[int, int] = {}
         for (kernel, module), count in self._beside.items():
-            if probes is not None and probes.patches_modules and module in self._patched:
+            if kernel in selected or module not in self._patched:
+                continue
+            if probes is not None and probes.patches_modules:
                 found[kernel] = found.get(kernel, 0) + count
         return found
 
@@ -194,6 +209,8 @@ class ProbeRuntime:
                 runs, states = runs.where(known), states[known]
             selected = states == SELECTED
             self.kernels.fire(self.launches.names(runs.launches[selected]), runs.kinds[selected])
+            if len(self._lost):
+                selected &= ~np.isin(runs.launches, self._lost)
             self._run_stretches(words, runs, end, selected, traced)
             begin = end
         taken.extend(traced.accesses(self.tools, words, self._find))
@@ -307,20 +324,20 @@ class ProbeRuntime:
         return [self._executor.loop, *declared("pasta.probes.warp"), *columns]
 
     def device_losses(self) -> list[tuple[str, str]]:
-        """Launches and accesses that devices could not count: tool ("": all), text."""
-        if self._device is None:
-            return []
-        losses = [
-            (tool, f"{counted(count, 'access')} left out of {name}: raise {what}")
-            for (tool, name), count in self._device.no_room.items()
-            for what in [self._scarce(tool, name)]
-        ]
-        if self._device.other_objects:
-            text = (
-                f"{counted(self._device.other_objects, 'launch')} touched more objects than "
-                "can be told apart"
-            )
-            losses.append(("", text))
+        """Launches and accesses that could not be counted: tool ("": all), text."""
+        losses = []
+        if self._device is not None:
+            losses = [
+                (tool, f"{counted(count, 'access')} left out of {name}: raise {what}")
+                for (tool, name), count in self._device.no_room.items()
+                for what in [self._scarce(tool, name)]
+            ]
+            if self._device.other_objects:
+                text = (
+                    f"{counted(self._device.other_objects, 'launch')} touched more objects than "
+                    "can be told apart"
+                )
+                losses.append(("", text))
         for why, count in sorted(self._missed.items()):
             if count:
                 losses.append(("", f"{counted(count, 'launch')} not counted {why}"))

@@ -270,7 +270,7 @@ def _advice(
         yield f"{lost} lost because the event ring {_limit(ring)}"
     if trace is not None and trace.dropped:
         lost = counted(trace.dropped, "access was", "accesses were")
-        yield f"{lost} lost: the trace buffer stayed full for 10 s"
+        yield f"{lost} lost: the trace buffer stayed full, and its reader did not answer"
     probes = pipeline.probes
     if probes is not None and probes.orphans:
         yield f"batches of accesses without a recorded launch: {probes.orphans:,}"

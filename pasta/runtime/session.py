@@ -12,6 +12,7 @@ rings/         PID-SEQUENCE: the event rings, each with temporary companion file
                .progress (of its collector), .probes (counts of patches),
                .trace (accesses for a collector)
 modules/       images of loaded modules by the hash of their contents, if they are kept
+interrupted    exists once a signal ended the reading of GPU code (pasta/interruption.py)
 probes         the plan of probes, if any
 uvm_plan       the plan for managed memory, if any
 log.txt        messages of all processes
@@ -200,6 +201,11 @@ class Session(NamedTuple):
     def probes(self) -> Path:
         """File of the probe plan; absent without probes."""
         return self.directory / "probes"
+
+    @property
+    def interruption(self) -> Path:
+        """File that exists once a signal asked to finish the runs quickly."""
+        return self.directory / "interrupted"
 
     def check_tools(self) -> None:
         """Raises RunError if the owner of a tool file changed after the start, unsafely.

@@ -4,16 +4,25 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pasta._native import ffi, lib
 from pasta.errors import RunError
+from pasta.lazy import np
 from pasta.runtime.ring import check
 
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
 _BEAT_SECONDS = 1.0
+#: Time (s) for which heartbeats continue without progress of the consumer: it compiles, or a tool
+#: works. Producers wait as long.
+MAX_SILENCE = 300.0
+_MAX_U64 = (1 << 64) - 1
 
 
 class TraceReader:
@@ -47,6 +56,17 @@ class TraceReader:
         """Accesses lost because the trace stayed full longer than producers wait."""
         return int(self._trace.dropped)
 
+    def lost(self, known: int) -> NDArray[Any]:
+        """Launches (uint64, in order), below the ordinal `known`, of which accesses were lost over
+        which probes had not run. Beyond 14,000, all launches between such ones count as well."""
+        blocks = np.frombuffer(ffi.buffer(self._trace.lost), np.uint64).reshape(-1, 2)
+        bits = np.unpackbits(np.ascontiguousarray(blocks[:, 1:]).view(np.uint8), 1, None, "little")
+        at, bit = np.nonzero(bits)
+        single = (blocks[at, 0] - np.uint64(1)) * np.uint64(64) + bit.astype(np.uint64)
+        first, end = self._trace.lost_first ^ _MAX_U64, min(self._trace.lost_end, known)
+        found = np.union1d(single, np.arange(first, max(first, end), dtype=np.uint64))
+        return np.asarray(found[found < known])
+
     @property
     def waited(self) -> int:
         """Nanoseconds that producers waited for room."""
@@ -69,14 +89,21 @@ class TraceReader:
 
 
 @contextmanager
-def beating(path: Path) -> Iterator[None]:
-    """Sends heartbeats to the producers of a trace while the block works for seconds; the file may
-    appear meanwhile."""
+def beating(path: Path) -> Iterator[Callable[[], None]]:
+    """Sends heartbeats to the producers of a trace, which may appear later, from a thread; gives a
+    function that reports progress. After `MAX_SILENCE` without it the heartbeats end."""
     done = threading.Event()
+    last = time.monotonic()
+
+    def progress() -> None:
+        nonlocal last
+        last = time.monotonic()
 
     def beat() -> None:
         reader: TraceReader | None = None
         while not done.wait(_BEAT_SECONDS):
+            if time.monotonic() - last > MAX_SILENCE:
+                continue
             try:
                 reader = reader or TraceReader(path)
             except RunError:
@@ -88,7 +115,7 @@ def beating(path: Path) -> Iterator[None]:
     thread = threading.Thread(target=beat, daemon=True)
     thread.start()
     try:
-        yield
+        yield progress
     finally:
         done.set()
         thread.join()

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from pasta.errors import MissingDependency
+from pasta.interruption import LOOK_SECONDS, is_interrupted
 from pasta.lazy import np
 from pasta.sass.toolkit import SassError, find_nvdisasm
 
@@ -147,21 +148,37 @@ def _run(
             hex(_BASE),
         ]
         try:
-            return subprocess.run(
-                [*command, str(code)],
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                encoding="utf-8",
-                errors="replace",
-                timeout=max(end - time.monotonic(), 0.001),
-            )
-        except subprocess.TimeoutExpired:
-            raise SassError("nvdisasm took too long for the code of a module") from None
+            return _finished([*command, str(code)], end)
         except OSError as error:
             raise MissingDependency(
                 f"{program} cannot be executed ({error.strerror})",
                 remedy=f"pip install {WHEEL}, or name nvdisasm in PASTA_NVDISASM",
             ) from error
+
+
+def _finished(command: list[str], end: float) -> subprocess.CompletedProcess[str]:
+    """A program that has ended; it is killed at `end`, or if the user interrupts PASTA. Raises
+    SassError, OSError."""
+    with subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        encoding="utf-8",
+        errors="replace",
+    ) as process:
+        try:
+            while not is_interrupted():
+                left = max(end - time.monotonic(), 0.001)
+                try:
+                    output, errors = process.communicate(timeout=min(left, LOOK_SECONDS))
+                    return subprocess.CompletedProcess(command, process.returncode, output, errors)
+                except subprocess.TimeoutExpired:
+                    if time.monotonic() >= end:
+                        raise SassError("nvdisasm took too long for the code of a module") from None
+            raise SassError("nvdisasm was interrupted by a signal")
+        finally:
+            process.kill()
 
 
 __all__ = ["WHEEL", "find_nvdisasm", "list_instructions", "required_nvdisasm", "version"]

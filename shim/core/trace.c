@@ -1,8 +1,8 @@
 /* The producers' side of the access trace: each takes a chunk, fills it alone, and takes the next.
  *
  * Producers stand for the device: while the trace is full they wait for the consumer, as long as its
- * heartbeat continues.  Unlike the ring the file has all its memory from the start: a device that
- * writes accesses soon fills it. */
+ * heartbeat continues, and before the first one for its start, which takes long on a busy machine.  Unlike
+ * the ring the file has all its memory from the start: a device that writes accesses soon fills it. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -19,12 +19,15 @@
 
 enum { PAGE = 4096, SPINS = 200, SLEEP_NS = 50000 };
 
+_Static_assert(sizeof(pasta_trace) <= PAGE, "the chunks follow in the next page");
+
 static struct {
     pasta_trace *map;    /* NULL: there is none */
     pasta_chunk *chunks;
     uint8_t *data;
     uint64_t opened;     /* CLOCK_MONOTONIC, ns */
-    uint64_t patience;   /* ns */
+    uint64_t patience;   /* ns without a heartbeat */
+    uint64_t start;      /* ns without a first one */
     uint32_t generation; /* of its process, + 1: the memory is not mapped in a fork's child */
 } trace;
 
@@ -76,6 +79,7 @@ static int create(const char *path) {
     trace.data = (uint8_t *)t + t->data_offset;
     trace.opened = pasta_now();
     trace.patience = pasta_config_u64("trace_patience_ms", 10000) * 1000000u;
+    trace.start = pasta_config_u64("trace_start_ms", 60000) * 1000000u;
     __atomic_store_n(&t->magic, PASTA_TRACE_MAGIC, __ATOMIC_RELEASE); /* last: by it a consumer recognizes a complete trace */
     trace.map = t;
     return 0;
@@ -119,10 +123,11 @@ pasta_trace *pasta_trace_mine(void) {
 
 /* ---- writing ---- */
 
-static bool is_consumed(uint64_t now) {
+bool pasta_trace_is_consumed(uint64_t now) {
     uint64_t seen = __atomic_load_n(&trace.map->heartbeat, __ATOMIC_RELAXED);
+    uint64_t patience = seen ? trace.patience : trace.start;
     if (seen < trace.opened) seen = trace.opened;
-    return now < seen || now - seen <= trace.patience;
+    return now < seen || now - seen <= patience;
 }
 
 /* Waits until the place is free for lap `lap`; false where the consumer is gone. */
@@ -131,7 +136,7 @@ static bool wait_for_place(const pasta_chunk *chunk, uint64_t lap) {
     uint64_t start = pasta_now(), now = start;
     bool free = false;
     int saved = errno;
-    for (int spins = 0; !free && is_consumed(now); now = pasta_now()) {
+    for (int spins = 0; !free && pasta_trace_is_consumed(now); now = pasta_now()) {
         if (spins++ > SPINS && !pasta_is_sandboxed()) nanosleep(&pause, NULL);
         free = __atomic_load_n(&chunk->lap, __ATOMIC_ACQUIRE) >= lap;
     }
@@ -195,4 +200,28 @@ void *pasta_trace_begin(pasta_trace_writer *w, size_t bytes) {
             return NULL;
         }
     }
+}
+
+/* ---- lost accesses ---- */
+
+static void increase(uint64_t *word, uint64_t value) {
+    uint64_t now = __atomic_load_n(word, __ATOMIC_RELAXED);
+    while (now < value && !__atomic_compare_exchange_n(word, &now, value, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
+    }
+}
+
+void pasta_trace_lost(uint64_t launch) {
+    pasta_trace *t = pasta_trace_mine();
+    if (!t) return;
+    uint64_t block = launch / 64 + 1;
+    for (uint64_t i = 0; i < PASTA_TRACE_LOST; i++) {
+        pasta_lost *place = &t->lost[(block + i) % PASTA_TRACE_LOST];
+        uint64_t of = 0;
+        if (__atomic_compare_exchange_n(&place->block, &of, block, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED) || of == block) {
+            __atomic_fetch_or(&place->launches, UINT64_C(1) << launch % 64, __ATOMIC_RELAXED);
+            return;
+        }
+    }
+    increase(&t->lost_first, ~launch);
+    increase(&t->lost_end, launch + 1);
 }

@@ -222,6 +222,11 @@ typedef struct pasta_trace_writer {
 /* Reserve `bytes` (rounded up to a multiple of 8) for a record; NULL without a trace, or when it is full
  * and its consumer is gone (counted).  Waits while the trace is full: not for threads of the target. */
 void *pasta_trace_begin(pasta_trace_writer *w, size_t bytes);
+/* After pasta_trace_begin returned NULL: the launch (ordinal) whose access was lost, for records over which
+ * probes are yet to run. */
+void pasta_trace_lost(uint64_t launch);
+/* Whether the trace has a consumer, or one may still start. */
+bool pasta_trace_is_consumed(uint64_t now);
 /* Makes the record visible to the consumer. */
 static inline void pasta_trace_commit(pasta_trace_writer *w) {
     __atomic_store_n(&w->chunk->committed, (uint32_t)w->state, __ATOMIC_RELEASE);

@@ -113,6 +113,14 @@ typedef struct pasta_chunk {
     uint64_t unused[5];
 } pasta_chunk;
 
+/* Up to 64 launches of which accesses were lost. */
+typedef struct pasta_lost {
+    uint64_t block;    /* ordinal / 64 + 1; 0: none yet */
+    uint64_t launches; /* a bit for each */
+} pasta_lost;
+
+enum { PASTA_TRACE_LOST = 224 };
+
 typedef struct pasta_trace {
     uint64_t magic;
     uint32_t schema;      /* 1 */
@@ -125,10 +133,13 @@ typedef struct pasta_trace {
     uint64_t next;        /* number of the next chunk to fill; written by producers */
     uint64_t dropped;     /* accesses lost without a consumer */
     uint64_t waited;      /* ns that producers waited for room */
-    uint64_t unused2[5];
+    uint64_t lost_first;  /* of the launches with lost accesses for which `lost` has no place: the */
+    uint64_t lost_end;    /* complement of the least ordinal; the greatest one + 1.  0: there are none */
+    uint64_t unused2[3];
     uint64_t consumed;    /* chunks the consumer is done with */
     uint64_t heartbeat;   /* CLOCK_MONOTONIC of the consumer's last look, ns */
     uint64_t unused3[6];
+    pasta_lost lost[PASTA_TRACE_LOST]; /* by a launch's block % PASTA_TRACE_LOST and the places after it */
 } pasta_trace;
 
 #endif

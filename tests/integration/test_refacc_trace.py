@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from pasta._native import DIRECTORY, ffi, lib
+from pasta.runtime.trace import TraceReader
 from tests.support.session import Session, records
 
 #: Path of another build of the native parts, such as one with a sanitizer.
@@ -183,6 +184,25 @@ def test_every_case_has_the_expected_accesses(record: Record, session: Session) 
     clusters = {event["name"]: event["cluster"] for event in launched}
     assert clusters["_Z16cluster_exchangePj"] == [2, 1, 1]
     assert clusters["_Z7stridedPKfPfii"] == [0xFFFF] * 3
+
+
+def test_launches_with_lost_accesses_are_known(session: Session) -> None:
+    """Without a consumer, the trace takes the first accesses only."""
+    small = {"trace_chunk_bytes": 4096, "trace_chunks": 2, "trace_start_ms": 100}
+    run(
+        PASTA_SHIM=session.configuration(collector=1, probes=1, **small),
+        LD_PRELOAD=str(NATIVE / "libpasta.so"),
+        REFACC_THREADS="1",
+    )
+    (path,) = (path for path in session.rings() if path.suffix == ".trace")
+    reader, launches = TraceReader(path), expected()["launches"]
+    chunks = [bytes(chunk) for chunk in reader.chunks(final=True)]
+    kept = {decode(chunk, 0)[0].launch for chunk in chunks}
+    lost = reader.lost(1 << 40).tolist()
+    assert kept and reader.dropped > 0
+    assert lost == list(range(lost[0], launches))  # the demo's kernels all have accesses
+    assert max(kept) <= lost[0]
+    reader.close()
 
 
 def test_kinds_can_be_selected(record: Record) -> None:

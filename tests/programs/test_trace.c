@@ -228,7 +228,7 @@ static void case_dead_consumer(void) {
     CHECK(pasta_trace_open());
     pasta_trace *t = pasta_trace_mine();
     while (put(&w, 0, taken)) taken++;
-    CHECK(milliseconds() - start >= 200 && t->dropped == 1 && t->waited > 0);
+    CHECK(milliseconds() - start >= 400 && t->dropped == 1 && t->waited > 0); /* it may still start */
     start = milliseconds();
     for (int i = 1; i < 1000; i++) CHECK(!put(&w, 0, taken + (uint64_t)i));
     CHECK(t->dropped == 1000 && milliseconds() - start < 100); /* no more waiting */
@@ -243,6 +243,22 @@ static void case_dead_consumer(void) {
     while (put(&w, 0, ++taken + 1000)) {
     }
     CHECK(milliseconds() - start >= 200 && t->dropped == 1001);
+}
+
+/* Launches with lost accesses are known one by one, and further ones as a range. */
+static void case_lost(void) {
+    CHECK(pasta_trace_open());
+    pasta_trace *t = pasta_trace_mine();
+    uint64_t found = 0, end = PASTA_TRACE_LOST * 64 + 1000;
+    for (uint64_t launch = 1000; launch < end; launch += 2)
+        for (int twice = 0; twice < 2; twice++) pasta_trace_lost(launch);
+    for (int i = 0; i < PASTA_TRACE_LOST; i++) {
+        CHECK(t->lost[i].block > 1000 / 64 && (t->lost[i].launches & UINT64_C(0xaaaaaaaaaaaaaaaa)) == 0);
+        found += (uint64_t)__builtin_popcountll(t->lost[i].launches);
+    }
+    uint64_t beyond = (1000 / 64 + PASTA_TRACE_LOST) * 64; /* the first block without a place */
+    CHECK(found == (beyond - 1000) / 2);
+    CHECK(~t->lost_first == beyond && t->lost_end == end - 1);
 }
 
 /* ---- processes ---- */
@@ -356,6 +372,7 @@ static const test_case cases[] = {
     {"one", case_one},           {"many", case_many},     {"seal", case_seal},
     {"threads", case_threads},   {"steps", case_steps},   {"numbers", case_numbers},
     {"killed", case_killed},     {"fork", case_fork},     {"dead_consumer", case_dead_consumer},
+    {"lost", case_lost},
     {"no_room", case_no_room},   {"speed", case_speed},
 };
 

@@ -20,7 +20,7 @@ CASES = (
     Case("flushes", SMALL),
     Case("idle"),
     Case("slow", {"trace_chunk_bytes": 65536, "trace_chunks": 8}),
-    Case("dead_consumer", {**SMALL, "trace_patience_ms": 200}),
+    Case("dead_consumer", {**SMALL, "trace_patience_ms": 200, "trace_start_ms": 200}),
     Case("closed", {"trace_patience_ms": 60000}),
     Case(
         "forgotten",

@@ -30,7 +30,8 @@ CASES = (
         not_under_tsan="another process frees the places",
     ),
     Case("fork", SMALL),
-    Case("dead_consumer", {**SMALL, "trace_patience_ms": 200}),
+    Case("dead_consumer", {**SMALL, "trace_patience_ms": 200, "trace_start_ms": 400}),
+    Case("lost", SMALL),
     Case("no_room", says="pasta: accesses are not recorded: cannot create the access trace "),
 )
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from pasta import interruption
 from pasta.backends.nvidia import visibility
 from pasta.errors import ToolError
 from pasta.probes import Counter, PerPC, maps_of, probe
@@ -259,6 +260,44 @@ def test_reading_code_has_a_time_limit(
     assert (
         "reading the code of other kernels took 0 s" in result_of(Total(), events, modules).summary
     )
+
+
+@pytest.mark.parametrize(
+    ("filter", "named"),
+    [
+        (Filter(kernel="sel", launch_count=1), "not_wanted"),
+        (Filter(kernel="sel", launch_skip=5, launch_count=1), "not_wanted"),
+        (Filter(launch_count=1), ""),
+    ],
+)
+def test_kernels_selected_by_name_are_not_slowed_down_beside_others(
+    filter: Filter, named: str
+) -> None:
+    """Whether the range of launches includes some of theirs or not."""
+    events = Gpu()
+    events.add("module_load", handle=11, hash=1)
+    for _ in range(3):
+        for name in ("sel_first", "not_wanted", "sel_second"):
+            events.launch(name, module=11)
+    pipeline = Pipeline(filter, [Total()], events.context())
+    pipeline.feed(events.batch())
+    summary = pipeline.finish()["total"].summary
+    assert not pipeline.failures
+    slow = "1 kernel was not selected but slowed down, because selected kernels are in the same"
+    assert (f"{slow} modules: {named}" in summary) == bool(named)
+    assert ("slowed down" in summary) == bool(named)
+
+
+def test_interruption_ends_the_reading_of_code(
+    modules: dict[int, Code], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(interruption, "_file", tmp_path)
+    modules[1] = Code({"k": function("k", "LDG.E")})
+    events = Gpu()
+    events.add("module_load", handle=11, hash=1)
+    events.launch("k", module=11)
+    text = "coverage unknown for 1 kernel: reading it was interrupted by a signal"
+    assert text in result_of(Total(), events, modules).summary
 
 
 def test_unexpected_module_does_not_lose_the_result(

@@ -9,7 +9,7 @@ import pytest
 
 from pasta.cli import preload
 from pasta.cli.parser import INTERRUPTED, USAGE
-from pasta.errors import RunError
+from pasta.errors import ConfigError, RunError
 from tests.support.preload import Preload
 
 
@@ -34,6 +34,28 @@ def test_no_session_is_left_where_a_backend_is_not_prepared(
         os.umask(umask)
     assert given == status
     assert len(places) == 1 and places[0].parent == tmp_path and not places[0].exists()
+
+
+@pytest.mark.parametrize(
+    ("option", "setting", "refused"),
+    [
+        ("--operator", "torch.follow=no", True),
+        ("--operator", "torch.stacks=no", False),
+        ("--operator", "torch.modules=no", False),
+        *(("--module", f"torch.{name}=no", True) for name in ("follow", "stacks", "modules")),
+        ("--module", "torch.frames=0", True),
+        ("-k", "torch.follow=no", False),
+    ],
+)
+def test_selection_by_what_is_not_recorded(option: str, setting: str, refused: bool) -> None:
+    given = preload.parse([option, "x", "--set", setting, "--", "true"])
+    if not refused:
+        preload.configure(given)
+        return
+    with pytest.raises(ConfigError) as raised:
+        preload.configure(given)
+    text = f"{option} selects no launches of PyTorch with {setting}: use only one of them"
+    assert str(raised.value) == text
 
 
 @pytest.mark.parametrize("wrong", ["-x", "app", "-t", "-t 'a", "--rot"])

@@ -406,6 +406,22 @@ class Sums(Tool):
         return Result(summary=f"{self.count.total()} {self.bytes.total()}")
 
 
+class Estimated(Tool):
+    """A counter by launch, and its estimate for all launches."""
+
+    count = Counter(by="launch")
+    estimates = True
+
+    @probe.global_memory
+    def each(access: Any, maps: Any) -> None:
+        maps.count.add()
+
+    def result(self) -> Result:
+        rows, (total,) = self.count.rows(), self.count.estimates().values()
+        counts = rows["launch"].tolist(), rows["count"].tolist(), round(total.total)
+        return Result(summary=" ".join(map(str, counts)))
+
+
 @pytest.mark.slow
 def test_filtered_launches_are_not_counted() -> None:
     events = Events()
@@ -435,6 +451,34 @@ def test_accesses_are_buffered_until_their_launch_event() -> None:
     assert pipeline.finish()["sums"].summary == "3 4"
     probes = pipeline.probes
     assert probes is not None and probes.orphans == 0
+
+
+@pytest.mark.slow
+def test_launches_with_lost_accesses_are_not_probed() -> None:
+    """The loss is known after part of launch 0 was read, and before the event of launch 2."""
+    events = Events()
+    for _ in range(5):
+        events.launch("kernel")
+        for _ in range(2):
+            events.access(addresses=[0, 8])
+    tool = Estimated()
+    pipeline = Pipeline(Filter(), [tool], events.context())
+    batches = list(events.batches([2]))
+    pipeline.feed(batches[0])
+    accesses = events.accesses()
+    one = len(accesses) // 10
+    pipeline.feed_accesses(accesses[:one])
+    assert pipeline.probes is not None
+    for _ in range(2):
+        pipeline.probes.leave_out(np.array([0, 2], np.uint64))
+    pipeline.feed_accesses(accesses[one : 6 * one])
+    pipeline.feed(batches[1])
+    pipeline.feed_accesses(accesses[6 * one :])
+    summary = pipeline.finish()["estimated"].summary
+    assert not pipeline.failures
+    assert summary.startswith("[1, 3, 4] [4, 4, 4] 20; counted in 3 of 5 launches; ")
+    why = "accesses of them were lost: the trace buffer stayed full"
+    assert f"2 launches not counted because {why}" in summary
 
 
 @pytest.mark.slow

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import threading
 from dataclasses import dataclass
 from typing import Any, NoReturn, cast
 
@@ -14,6 +15,7 @@ from pasta.cli import preload
 from pasta.config import Config
 from pasta.plugins import load_tools
 from pasta.runtime import probe_plan
+from pasta.runtime.launcher import Launcher
 from pasta.runtime.reserve import Reserve
 from pasta.runtime.rings import _FEW_SLOTS, Rings, _shares, start_reserve
 from pasta.runtime.session import Session
@@ -87,3 +89,24 @@ def test_a_reserve_that_cannot_start_is_logged(monkeypatch: pytest.MonkeyPatch) 
     log = (session.directory / "log.txt").read_text()
     session.remove()
     assert found is None and "no collector in reserve: " in log and "too many processes" in log
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signal_while_runs_are_written_is_passed_on_to_collectors(number: signal.Signals) -> None:
+    session = Session.create(Config(), ["program"], 0)
+    said: list[str] = []
+    launcher = Launcher(session, said.append, {})
+    launcher._rings.root = 1
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {number})
+    try:
+        launcher._pause()
+        assert not session.interruption.exists()
+        for _ in range(2):
+            signal.pthread_kill(threading.get_ident(), number)
+            launcher._pause()
+        assert session.interruption.exists()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        session.remove()
+    assert launcher.received == {number}
+    assert said == [f"{number.name}: the run is written now, without GPU code that is not read yet"]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 import zlib
 from collections import Counter
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from pasta import interruption
 from pasta.errors import MissingDependency
 from pasta.sass import disassembly as sass
 from pasta.sass import nvdisasm, patterns
@@ -418,6 +420,17 @@ def test_hanging_disassembler_is_killed(tmp_path: Path, monkeypatch: pytest.Monk
     fake(tmp_path, monkeypatch, "import time; time.sleep(100)\n")
     with pytest.raises(SassError, match=r"too long"):
         disassemble(make_cubin({"k": [ANY]}), timeout=0.2)
+
+
+@pytest.mark.timeout(60)
+def test_interruption_kills_the_disassembler(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake(tmp_path, monkeypatch, "import time; time.sleep(100)\n")
+    monkeypatch.setattr(interruption, "_file", tmp_path / "interrupted")
+    threading.Timer(0.3, (tmp_path / "interrupted").touch).start()
+    with pytest.raises(SassError, match=r"interrupted by a signal"):
+        disassemble(make_cubin({"k": [ANY]}))
 
 
 def test_missing_named_program(monkeypatch: pytest.MonkeyPatch) -> None:

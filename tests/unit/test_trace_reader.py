@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from pasta._native import ffi
 from pasta.errors import RunError
+from pasta.runtime.collector import Collector
 from pasta.runtime.trace import TraceReader, beating
 
 PAGE = 4096
@@ -45,6 +47,56 @@ def test_chunks_arrive_in_order_and_slots_are_released(tmp_path: Path) -> None:
     reader.close()
 
 
+def test_launches_with_lost_accesses(tmp_path: Path) -> None:
+    path = tmp_path / "1-0.trace"
+    write(path, [])
+    reader = TraceReader(path)
+    assert reader.lost(1000).tolist() == []
+    for place, (first, bits) in enumerate([(640, 0b101), (0, 1 << 63)]):
+        reader._trace.lost[place].block = first // 64 + 1
+        reader._trace.lost[place].launches = bits
+    assert reader.lost(1000).tolist() == [63, 640, 642]
+    assert reader.lost(641).tolist() == [63, 640]
+    reader._trace.lost_first, reader._trace.lost_end = ~700 & (1 << 64) - 1, 1 << 60
+    assert reader.lost(703).tolist() == [63, 640, 642, 700, 701, 702]
+    reader.close()
+
+
+def beats(reader: TraceReader, seconds: float) -> bool:
+    """Whether a heartbeat arrives within so many seconds."""
+    before, end = reader._trace.heartbeat, time.monotonic() + seconds
+    while reader._trace.heartbeat == before and time.monotonic() < end:
+        time.sleep(0.01)
+    return bool(reader._trace.heartbeat != before)
+
+
+def test_heartbeats_end_without_progress(tmp_path: Path, monkeypatch: Any) -> None:
+    """A consumer that hangs does not hang its program."""
+    monkeypatch.setattr("pasta.runtime.trace._BEAT_SECONDS", 0.01)
+    path = tmp_path / "1-0.trace"
+    write(path, [])
+    reader = TraceReader(path)
+    with beating(path) as progress:
+        assert beats(reader, 10)
+        monkeypatch.setattr("pasta.runtime.trace.MAX_SILENCE", 0.0)
+        time.sleep(0.1)
+        assert not beats(reader, 0.1)
+        monkeypatch.setattr("pasta.runtime.trace.MAX_SILENCE", 60.0)
+        progress()
+        assert beats(reader, 10)
+
+
+def test_a_collector_sends_heartbeats_whatever_it_does(tmp_path: Path, monkeypatch: Any) -> None:
+    """Such as compiling a function when it is first called."""
+    monkeypatch.setattr("pasta.runtime.trace._BEAT_SECONDS", 0.01)
+    write(tmp_path / "1-0.trace", [])
+    reader = TraceReader(tmp_path / "1-0.trace")
+    collector: Any = object.__new__(Collector)
+    collector.ring = SimpleNamespace(path=tmp_path / "1-0")
+    monkeypatch.setattr(Collector, "_collect", lambda _: beats(reader, 10))
+    assert collector.collect()
+
+
 def test_invalid_trace_is_rejected(tmp_path: Path) -> None:
     path = tmp_path / "1-0.trace"
     with pytest.raises(RunError, match="No such file"):
@@ -59,16 +111,6 @@ def test_busy_consumer_signals_that_it_is_alive(tmp_path: Path, monkeypatch: Any
     path = tmp_path / "1-0.trace"
     write(path, [])
     reader = TraceReader(path)
-
-    def heartbeat() -> int:
-        return int(reader._trace.heartbeat)
-
     with beating(path):
-        first = heartbeat()
-        deadline = time.monotonic() + 10
-        while heartbeat() == first and time.monotonic() < deadline:
-            time.sleep(0.01)
-        assert heartbeat() > first
-    last = heartbeat()
-    time.sleep(0.05)
-    assert heartbeat() == last
+        assert beats(reader, 10)
+    assert not beats(reader, 0.05)

@@ -86,6 +86,13 @@ class Torch(Framework):
         """The setting `torch.managed`."""
         return config.of(TorchSettings).managed
 
+    def setting_against(self, config: Sections, *, modules: bool) -> str:
+        """Modules are found in stacks."""
+        given = config.of(TorchSettings)
+        needed = ("follow", "stacks", "frames", "modules") if modules else ("follow",)
+        off = next((name for name in needed if not getattr(given, name)), "")
+        return f"torch.{off}={'0' if off == 'frames' else 'no'}" if off else ""
+
     def pauses(self, config: Sections) -> bool:
         """The setting `torch.pause`."""
         return config.of(TorchSettings).pause

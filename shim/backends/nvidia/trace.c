@@ -60,7 +60,7 @@ struct pasta_nv_tracer {
     pthread_mutex_t lock; /* of taking chunks */
     pasta_probe_places *places;
     const uint8_t *data;
-    uint64_t device, opened, flushed;
+    uint64_t device, flushed;
     uint64_t *launches; /* by the low bits of their epochs */
     uint64_t epoch, ordinal; /* of the launch looked up last */
     uint64_t dropped, lost;
@@ -113,11 +113,8 @@ static bool has_room(const pasta_trace *to, const pasta_trace_writer *w, size_t 
 
 /* Reserve `bytes` for records; NULL when the trace is full and its consumer is gone.  Kernels wait as long. */
 static void *begin(pasta_nv_tracer *t, pasta_trace *to, size_t bytes, uint64_t records) {
-    uint64_t patience = pasta_config_u64("trace_patience_ms", 10000) * 1000000u, start = pasta_now();
-    for (uint64_t now = start; !has_room(to, &t->writer, bytes); now = pasta_now()) {
-        uint64_t seen = __atomic_load_n(&to->heartbeat, __ATOMIC_RELAXED);
-        if (seen < t->opened) seen = t->opened;
-        if ((now > seen && now - seen > patience) || __atomic_load_n(&tracers.finish, __ATOMIC_RELAXED)) break;
+    while (!has_room(to, &t->writer, bytes)) {
+        if (!pasta_trace_is_consumed(pasta_now()) || __atomic_load_n(&tracers.finish, __ATOMIC_RELAXED)) break;
         beat();
         pause_for(WAIT_NS);
         __atomic_fetch_add(&to->waited, WAIT_NS, __ATOMIC_RELAXED);
@@ -325,7 +322,7 @@ uint64_t pasta_nv_trace_open(pasta_nv_prober *p) {
         t->data = (const uint8_t *)(t->places + 1);
         t->device = device;
         t->launches = launches;
-        t->opened = t->flushed = pasta_now();
+        t->flushed = pasta_now();
         pthread_mutex_init(&t->lock, NULL);
         describe(t, shift);
         room = pasta_nv_probed(p, pasta_nv.copy_in(device, &t->first, sizeof t->first, 0), "sanitizerMemcpyHostToDeviceAsync");

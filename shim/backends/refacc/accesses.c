@@ -152,7 +152,10 @@ void pasta_refacc_on_access(void *userdata, const ra_access *a) {
     uint32_t words = value_words(a);
     uint8_t whole = (uint8_t)(form | words << PASTA_FORM_VALUES);
     pasta_access *e = pasta_trace_begin(&writer, pasta_access_bytes(whole, lanes));
-    if (!e) return;
+    if (!e) {
+        pasta_trace_lost((uintptr_t)userdata);
+        return;
+    }
     *e = (pasta_access){.mask = a->mask,
                         .kind = kind_of[a->kind],
                         .flags = (uint8_t)a->flags,
