@@ -396,6 +396,7 @@ class WorkingSet(Tool):
             },
             keys=("kernel",),
             sums=("working_set", "objects", "unknown"),
+            probed=dict.fromkeys(("working_set", "objects", "unknown")),
             title="Working set by launch",
             shown=0,
         )
