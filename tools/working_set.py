@@ -421,7 +421,7 @@ class WorkingSet(Tool):
 
     def _summary(self, launches: NDArray[Any]) -> str:
         if not len(launches):
-            return "no kernels were launched"
+            return "no launches were recorded"
         launches = launches[launches["probed"]]
         if not len(launches):
             return "the working set is unknown"

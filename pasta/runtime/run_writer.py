@@ -18,6 +18,7 @@ from pasta.run.directory import SCHEMA, RunDirectory
 from pasta.run.naming import joined, place_in_job
 from pasta.runtime.clock import host_clock
 from pasta.runtime.limits import DISK_ERRORS, failures_of, store_results
+from pasta.runtime.omissions import none_selected, not_kept
 from pasta.table import counted, formatted
 from pasta.version import VERSION
 
@@ -171,12 +172,7 @@ class RunWriter:
         if self.steps is not None and (self.pipeline.probes is not None or self.config.window):
             self.warnings.extend(filter(None, [self.steps.text()]))
         left_out = sum(self.recorder.left_out.values()) if self.recorder else 0
-        if left_out:
-            which = "oldest" if self.config.rotate else "newest"
-            self.warnings.append(
-                f"the {which} {counted(left_out, 'event was', 'events were')} not kept "
-                "(run.max-size); results include them"
-            )
+        self.warnings.extend(not_kept(left_out, rotate=self.config.rotate))
         self._attempt("images of modules", self._copy_modules)
         self._attempt("symbols.json", self._write_symbols)
         self._attempt("log.txt", self._copy_log)
@@ -239,32 +235,11 @@ def _limit(ring: Ring) -> str:
     return f"was full: raise it with --set ring.max=1GiB (now {size})"
 
 
-def _scopes(pipeline: Pipeline) -> str:
-    """Operators and modules that a filter by them looked at, for a filter that matched nothing."""
-    if not pipeline.filter.needs_operators:
-        return ""
-    text, strings = "", pipeline.context.strings
-    kinds = ("--operator", "operators"), ("--module", "modules")
-    for (option, kind), ids in zip(kinds, pipeline.selection.operators, strict=True):
-        if ids:
-            names = sorted(strings[id] for id in ids)
-            more = f" and {len(names) - 20:,} more" if len(names) > 20 else ""
-            text += f"; {kind} ({option}) were: {', '.join(names[:20])}{more}"
-    return text or "; no framework reported an operator with launches (--operator, --module)"
-
-
 def _advice(
     pipeline: Pipeline, ring: Ring, dropped: dict[str, int], trace: TraceReader | None
 ) -> Iterator[str]:
     """Warnings about filtered, lost and damaged data."""
-    selection = pipeline.selection
-    if selection.matched_nothing:
-        names = sorted(pipeline.context.demangled(selection.launched))
-        shown = ", ".join(names[:20]) + (f" and {len(names) - 20} more" if len(names) > 20 else "")
-        yield (
-            f"the filter selected none of {counted(selection.seen, 'launch')}; launched "
-            f"kernels: {shown}{_scopes(pipeline)}"
-        )
+    yield from none_selected(pipeline)
     if dropped:
         lost = counted(sum(dropped.values()), "event was", "events were")
         yield f"{lost} lost because the event ring {_limit(ring)}"

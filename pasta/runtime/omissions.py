@@ -1,0 +1,51 @@
+"""Notes on what results or recorded events leave out, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from pasta.table import counted
+
+if TYPE_CHECKING:
+    from pasta.runtime.pipeline import Pipeline
+
+
+def not_kept(events: int, *, rotate: bool, replayed: bool = False) -> Iterator[str]:
+    """Events beyond the maximum size of a recording; `replayed`: as a replay of it reports them."""
+    if not events:
+        return
+    what = f"the {'oldest' if rotate else 'newest'} {counted(events, 'event was', 'events were')}"
+    if replayed:
+        yield (
+            f"{what} not recorded (run.max-size): results, also estimates for all launches, are "
+            "of the recorded events only"
+        )
+    else:
+        yield f"{what} not kept (run.max-size); results include them"
+
+
+def none_selected(pipeline: Pipeline) -> Iterator[str]:
+    """Launches, if the filter selected none of them."""
+    selection = pipeline.selection
+    if selection.matched_nothing:
+        names = sorted(pipeline.context.demangled(selection.launched))
+        shown = ", ".join(names[:20]) + (f" and {len(names) - 20} more" if len(names) > 20 else "")
+        yield (
+            f"the filter selected none of {counted(selection.seen, 'launch')}; launched "
+            f"kernels: {shown}{_scopes(pipeline)}"
+        )
+
+
+def _scopes(pipeline: Pipeline) -> str:
+    """Operators and modules that a filter by them looked at, for a filter that matched nothing."""
+    if not pipeline.filter.needs_operators:
+        return ""
+    text, strings = "", pipeline.context.strings
+    kinds = ("--operator", "operators"), ("--module", "modules")
+    for (option, kind), ids in zip(kinds, pipeline.selection.operators, strict=True):
+        if ids:
+            names = sorted(strings[id] for id in ids)
+            more = f" and {len(names) - 20:,} more" if len(names) > 20 else ""
+            text += f"; {kind} ({option}) were: {', '.join(names[:20])}{more}"
+    return text or "; no framework reported an operator with launches (--operator, --module)"
