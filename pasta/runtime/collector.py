@@ -79,6 +79,8 @@ class Collector:
         self.spill = Spill(ring, self.run.path / SPILL)
         self.trace: TraceReader | None = None
         self.live = LiveCounts(self.strings) if self.config.live else None
+        if not self.config.start:
+            self.inventory.stops.since = self.context.process.start_time
         pattern = self.config.probes_step_range
         self.steps = StepRanges(pattern, self.strings) if pattern else None
 

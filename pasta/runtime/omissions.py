@@ -5,10 +5,36 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from pasta.table import counted
+from pasta.table import counted, formatted
 
 if TYPE_CHECKING:
+    from pasta.config import Config
     from pasta.runtime.pipeline import Pipeline
+
+
+def profiled_part(config: Config, observed: int, stopped: int) -> Iterator[str]:
+    """How much of a run (ns) was profiled, if profiling was stopped in some of it."""
+    if not config.window and not stopped:
+        return
+    on = max(0, observed - stopped)
+    if not on and not config.start:
+        yield (
+            "profiling was never on (run.start = false): call pasta.start(), or leave out "
+            "--profile-from-start off"
+        )
+        return
+    reasons = []
+    if config.window:
+        reasons.append(f"run.window = {config.window!r}")
+    if config.duration:
+        reasons.append(f"run.duration = {formatted(config.duration * 1_000_000, 'ns')}")
+    if not config.start:
+        reasons.append("run.start = false")
+    yield (
+        f"profiling was on for {formatted(on, 'ns')} of {formatted(observed, 'ns')} "
+        f"({', '.join(reasons) or 'the program stopped it'}): results, also estimates for all "
+        "launches, cover this part"
+    )
 
 
 def not_kept(events: int, *, rotate: bool, replayed: bool = False) -> Iterator[str]:

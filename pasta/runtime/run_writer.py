@@ -18,8 +18,8 @@ from pasta.run.directory import SCHEMA, RunDirectory
 from pasta.run.naming import joined, place_in_job
 from pasta.runtime.clock import host_clock
 from pasta.runtime.limits import DISK_ERRORS, failures_of, store_results
-from pasta.runtime.omissions import none_selected, not_kept
-from pasta.table import counted, formatted
+from pasta.runtime.omissions import none_selected, not_kept, profiled_part
+from pasta.table import counted
 from pasta.version import VERSION
 
 if TYPE_CHECKING:
@@ -99,17 +99,6 @@ class RunWriter:
         """Time from the process's start to its last event, ns."""
         return max(0, self.inventory.last_time - self.pipeline.context.process.start_time)
 
-    def _window(self) -> Iterator[str]:
-        """How much of the run a recording window covered."""
-        if not self.config.window:
-            return
-        whole, stopped = self._observed, self.inventory.stops.total(self.inventory.last_time)
-        on = formatted(max(0, whole - stopped), "ns")
-        yield (
-            f"profiling was on for {on} of {formatted(whole, 'ns')} (run.window = "
-            f"{self.config.window!r}): results cover this part"
-        )
-
     def _manifest(self, ended: Ended) -> dict[str, Any]:
         inventory, ring, run = self.inventory, self.ring, self.pipeline.context.process
         process = inventory.process
@@ -167,7 +156,8 @@ class RunWriter:
         """Writes the remaining parts of the run. Raises OSError if the disk is full."""
         # if results cannot be written, the ring is kept for a later attempt
         self._attempt("results", self._write_results, fatal=DISK_ERRORS)
-        self.warnings.extend(self._window())
+        stopped = self.inventory.stops.total(self.inventory.last_time)
+        self.warnings.extend(profiled_part(self.config, self._observed, stopped))
         self.warnings.extend(_advice(self.pipeline, self.ring, self.dropped, self.trace))
         if self.steps is not None and (self.pipeline.probes is not None or self.config.window):
             self.warnings.extend(filter(None, [self.steps.text()]))

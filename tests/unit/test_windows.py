@@ -16,6 +16,7 @@ from pasta.errors import ConfigError
 from pasta.plugins import find_tools
 from pasta.probes.windows import StepRanges
 from pasta.processors.sampling import Estimate, Sampling
+from pasta.runtime.omissions import profiled_part
 from pasta.runtime.probe_plan import probe_settings
 from pasta.settings import parse_budget, parse_recording_window, parse_window
 from pasta.testing import Events, run_tool
@@ -168,6 +169,29 @@ def test_partial_names_do_not_match() -> None:
     assert steps("step", trained()).text() == (
         "probes.step-range = 'step' matched the full name of no range: all launches were in step 0"
     )
+
+
+# ---- what is left out
+
+
+@pytest.mark.parametrize(
+    ("settings", "stopped", "text"),
+    [
+        ([], 0, None),
+        ([], 25, "on for 75 ns of 100 ns (the program stopped it): "),
+        (["run.duration=75ms"], 0, None),
+        (["run.duration=75ms"], 25, "on for 75 ns of 100 ns (run.duration = 75.00 ms): "),
+        (["run.window=steps 1/2"], 0, "on for 100 ns of 100 ns (run.window = 'steps 1/2'): "),
+        (["run.start=false"], 40, "on for 60 ns of 100 ns (run.start = false): "),
+        (["run.start=false"], 100, "never on (run.start = false): call pasta.start(), or leave"),
+    ],
+)
+def test_a_part_that_was_not_profiled_has_a_reason(
+    settings: list[str], stopped: int, text: str | None
+) -> None:
+    notes = list(profiled_part(config(*settings), 100, stopped))
+    assert len(notes) == (text is not None)
+    assert not notes or notes[0].startswith(f"profiling was {text}")
 
 
 # ---- estimates
