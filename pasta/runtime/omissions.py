@@ -9,6 +9,7 @@ from pasta.table import counted, formatted
 
 if TYPE_CHECKING:
     from pasta.config import Config
+    from pasta.processors.sampling import Sampling
     from pasta.runtime.pipeline import Pipeline
 
 
@@ -75,3 +76,15 @@ def _scopes(pipeline: Pipeline) -> str:
             more = f" and {len(names) - 20:,} more" if len(names) > 20 else ""
             text += f"; {kind} ({option}) were: {', '.join(names[:20])}{more}"
     return text or "; no framework reported an operator with launches (--operator, --module)"
+
+
+def none_probed(config: Config, sampling: Sampling) -> Iterator[str]:
+    """Launches, if none was probed because of the overhead budget."""
+    if config.probes_overhead_budget and sampling.seen and not sampling.probed:
+        if len(sampling.all_missed):  # a window was open
+            return
+        budget = formatted(config.probes_overhead_budget, "share")
+        yield (
+            f"no launches were probed: the program was too short for a window within the overhead "
+            f"budget ({budget}); use --sample, a higher budget or a longer run"
+        )

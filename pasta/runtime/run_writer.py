@@ -18,7 +18,7 @@ from pasta.run.directory import SCHEMA, RunDirectory
 from pasta.run.naming import joined, place_in_job
 from pasta.runtime.clock import host_clock
 from pasta.runtime.limits import DISK_ERRORS, failures_of, store_results
-from pasta.runtime.omissions import none_selected, not_kept, profiled_part
+from pasta.runtime.omissions import none_probed, none_selected, not_kept, profiled_part
 from pasta.table import counted
 from pasta.version import VERSION
 
@@ -161,6 +161,8 @@ class RunWriter:
         self.warnings.extend(_advice(self.pipeline, self.ring, self.dropped, self.trace))
         if self.steps is not None and (self.pipeline.probes is not None or self.config.window):
             self.warnings.extend(filter(None, [self.steps.text()]))
+        if self.pipeline.probes is not None:
+            self.warnings.extend(none_probed(self.config, self.pipeline.probes.sampling))
         left_out = sum(self.recorder.left_out.values()) if self.recorder else 0
         self.warnings.extend(not_kept(left_out, rotate=self.config.rotate))
         self._attempt("images of modules", self._copy_modules)

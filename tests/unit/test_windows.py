@@ -16,7 +16,7 @@ from pasta.errors import ConfigError
 from pasta.plugins import find_tools
 from pasta.probes.windows import StepRanges
 from pasta.processors.sampling import Estimate, Sampling
-from pasta.runtime.omissions import profiled_part
+from pasta.runtime.omissions import none_probed, profiled_part
 from pasta.runtime.probe_plan import probe_settings
 from pasta.settings import parse_budget, parse_recording_window, parse_window
 from pasta.testing import Events, run_tool
@@ -192,6 +192,17 @@ def test_a_part_that_was_not_profiled_has_a_reason(
     notes = list(profiled_part(config(*settings), 100, stopped))
     assert len(notes) == (text is not None)
     assert not notes or notes[0].startswith(f"profiling was {text}")
+
+
+def test_budget_that_opened_no_window_has_a_remedy() -> None:
+    budget = config("probes.overhead-budget=10%")
+    (note,) = none_probed(budget, sampling({1: 9}, {}))
+    assert note == (
+        "no launches were probed: the program was too short for a window within the overhead "
+        "budget (10.0 %); use --sample, a higher budget or a longer run"
+    )
+    for settings, seen, probed in ((budget, 9, 1), (budget, 0, 0), (config(), 9, 0)):
+        assert not [*none_probed(settings, sampling({1: seen}, {1: probed}))]
 
 
 # ---- estimates
