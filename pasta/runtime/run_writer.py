@@ -136,7 +136,7 @@ class RunWriter:
                 "seen": self.pipeline.selection.seen,
                 "selected": self.pipeline.selection.selected,
             },
-            "steps": self.steps.summary() if self.steps else None,
+            "steps": self.steps.summary() if self.steps and self.steps.pattern else None,
             "events": dict(sorted(inventory.counts.items())),
             "recorded": self.recorder.counts if self.recorder else {},
             "left_out": self.recorder.left_out if self.recorder else {},

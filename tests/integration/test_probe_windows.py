@@ -250,6 +250,7 @@ def test_overhead_budget(pasta_preload, compile_c) -> None:
 @pytest.mark.parametrize(
     ("given", "reason"),
     [
+        (options("probes.window=steps 1/4"), "no call of pasta.step() was recorded"),
         (("--overhead-budget", "1%", *options()), "no launches were probed: the program was too"),
         (("--profile-from-start", "off", *options()), "profiling was never on (run.start = false)"),
     ],

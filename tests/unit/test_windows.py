@@ -171,6 +171,21 @@ def test_partial_names_do_not_match() -> None:
     )
 
 
+def test_a_window_of_steps_without_steps_has_a_warning() -> None:
+    assert steps("", trained()).text() == (
+        "no call of pasta.step() was recorded, and probes.step-range is not set: all launches were "
+        "in step 0"
+    )
+    events = trained()
+    events.add("mark", name="step", domain="library")
+    assert steps("", events).text()
+    events.add("mark", name="step", domain="pasta")
+    assert steps("", events).text() == ""
+    assert steps("other", events).text() == (
+        "probes.step-range = 'other' matched the full name of no range"
+    )
+
+
 # ---- what is left out
 
 
