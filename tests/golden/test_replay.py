@@ -9,6 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import pasta
+from pasta.cli.main import main
 from pasta.config import Config
 from pasta.errors import PastaError, RunError
 from pasta.plugins import load_tools
@@ -67,6 +68,20 @@ def test_replay_of_a_part_is_not_of_all_events(rotate: bool, tmp_path: Path) -> 
         "results, also estimates for all launches, are of the recorded events only"
     )
     assert none.startswith("the filter selected none of 48 launches; launched kernels: ")
+
+
+@pytest.mark.parametrize("verb", ["replay", "analyze"])
+def test_settings_of_probes_do_not_apply_to_replays(
+    verb: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run = recorded(training_run(), tmp_path / "run")
+    where = run.path if verb == "replay" else tmp_path
+    assert main([verb, str(where), "--set", "probes.enough=10"]) == 2
+    assert capsys.readouterr().err == (
+        "pasta: --set 'probes.enough=10': probes run while a program is recorded, not in a replay: "
+        "pasta-preload --set probes.enough=…\n"
+    )
 
 
 def test_truncated_run_is_replayed(tmp_path: Path) -> None:
