@@ -152,7 +152,9 @@ def formatted(value: Any, unit: Unit | None = None) -> str:
         return _scaled(value, BYTES, 1024)
     if unit == "ns":
         return _scaled(value, TIMES, 1000)
-    return f"{value:,}" if isinstance(value, int) else f"{value:,.3g}"
+    if isinstance(value, int):
+        return f"{value:,}"
+    return f"{value:,.0f}" if 999.5 <= abs(value) < 1e15 else f"{value:,.3g}"
 
 
 def counted(count: int, one: str, many: str | None = None) -> str:
