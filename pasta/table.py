@@ -28,6 +28,10 @@ class Table:
     rows, levels are other numbers: peaks, means, shares. Other columns are not compared. By default
     keys are the columns without numbers, sums those of integers, levels those of other numbers,
     without addresses.
+
+    `probed`: columns that cover the probed launches only, each with the column of its estimate for
+    all launches, or None. Of a run in which some launches were not probed, the estimates are
+    compared instead. By default the sums, if a tool has probes and does not set `estimates`.
     """
 
     columns: Mapping[str, Column]
@@ -40,6 +44,7 @@ class Table:
     keys: Sequence[str] | None = None
     sums: Sequence[str] | None = None
     levels: Sequence[str] | None = None
+    probed: Mapping[str, str | None] | None = None
     #: Columns that narrow text reports drop last, beside the key column, sort column first. By
     #: default the first two numeric columns that are not keys.
     important: Sequence[str] | None = None
@@ -53,6 +58,8 @@ class Table:
         named = [*self.units, *self.labels]
         for names in (self.keys, self.sums, self.levels, self.important):
             named.extend(names or ())
+        for name, estimate in (self.probed or {}).items():
+            named.extend([name] if estimate is None else [name, estimate])
         for name in named:
             if name not in self.columns:
                 raise ValueError(f"{name!r} is not a column: {', '.join(self.columns)}")
@@ -145,7 +152,9 @@ def formatted(value: Any, unit: Unit | None = None) -> str:
         return _scaled(value, BYTES, 1024)
     if unit == "ns":
         return _scaled(value, TIMES, 1000)
-    return f"{value:,}" if isinstance(value, int) else f"{value:,.3g}"
+    if isinstance(value, int):
+        return f"{value:,}"
+    return f"{value:,.0f}" if 999.5 <= abs(value) < 1e15 else f"{value:,.3g}"
 
 
 def counted(count: int, one: str, many: str | None = None) -> str:

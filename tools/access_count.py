@@ -193,6 +193,7 @@ class AccessCount(Tool):
             keys=("kernel",),
             sums=("launches", *_COUNTS),
             levels=("per_page",),
+            probed={**dict.fromkeys((*_COUNTS, "per_page")), "accesses": "estimate"},
             important=("launches", "estimate", "error", "share", "accesses"),
             title="Accesses by kernel",
             shown=self.top,
@@ -219,6 +220,7 @@ class AccessCount(Tool):
             labels={"share": "of bytes", "estimate": _ESTIMATE},
             keys=("kernel", "kind"),
             sums=_COUNTS,
+            probed=_ESTIMATED_BYTES,
             title="Accesses by kernel and kind",
             shown=self.top,
             hidden=self._unestimated,
@@ -235,6 +237,7 @@ class AccessCount(Tool):
             units=dict.fromkeys(("bytes", *_PARTS), "bytes"),
             keys=("kernel", "kind"),
             sums=(*_COUNTS, *_PARTS),
+            probed=dict.fromkeys((*_COUNTS, *_PARTS)),
             title="Accesses by launch and kind",
             shown=0,
         )
@@ -264,6 +267,7 @@ class AccessCount(Tool):
             labels=_TOUCHED_LABELS,
             keys=("kernel",),
             sums=("objects", "pages", "known", "unknown"),
+            probed=dict.fromkeys(("objects", "pages", "known", "unknown")),
             title="Objects touched by launch",
             shown=0,
         )
@@ -288,6 +292,7 @@ class AccessCount(Tool):
             },
             keys=("kernel", *object_keys(self.context)),
             sums=("accesses", "bytes"),
+            probed={"accesses": None, "bytes": "estimate"},
             title="Accesses to objects in global memory",
             shown=self.top,
             hidden=OBJECT_HIDDEN | self._unestimated,
@@ -326,6 +331,7 @@ class AccessCount(Tool):
             },
             keys=GROUP_KEYS,
             sums=_COUNTS,
+            probed=_ESTIMATED_BYTES,
             title="Accesses by operator",
             shown=self.top,
             hidden=_HIDDEN | {"file"} | self._unestimated,
@@ -349,6 +355,7 @@ class AccessCount(Tool):
             },
             keys=ALIKE_KEYS,
             sums=("tensors", "accesses", "bytes"),
+            probed={"accesses": None, "bytes": "estimate"},
             title=f"Accesses by tensors, {ALIKE}",
             shown=self.top,
             hidden=ALIKE_HIDDEN | self._unestimated,
@@ -411,6 +418,8 @@ _OBJECT_KEYS = ("kernel", "object")
 #: Accesses and bytes in all launches, estimated from the probed ones.
 _ESTIMATED = ("all_accesses", "all_bytes")
 _ESTIMATE = "bytes in all launches"
+#: Counts of probed launches, with the columns of their estimates.
+_ESTIMATED_BYTES = {**dict.fromkeys(_COUNTS), "bytes": "estimate"}
 _HIDDEN = frozenset({"operators", "known", "pages", "object_bytes", "reads", "writes", "atomics"})
 _ESTIMATE_COLUMNS = frozenset({"probed", "estimate", "error"})
 _TOUCHED = ("objects", "object_bytes", "pages", "known", "unknown")

@@ -253,6 +253,7 @@ class Divergence(Tool):
             keys=("kernel",),
             sums=("accesses",),
             levels=("imbalance",),
+            probed={"accesses": None},
             important=("launch", "imbalance", "most", "mean"),
             title="Launches by imbalance of their blocks' accesses",
             shown=self.top,
@@ -272,6 +273,7 @@ class Divergence(Tool):
             labels={"accesses": "accesses of each block", "first": "first block"},
             keys=("kernel", "accesses"),
             sums=("blocks",),
+            probed={"blocks": None},
             title="Blocks with equal numbers of accesses",
             shown=0,
         )

@@ -524,7 +524,7 @@ class KernelFreq(Tool):
     def _summary(self, kernels: Table) -> str:
         launches = int(self.launches.sum())
         if not launches:
-            return "no kernels were launched"
+            return "no launches were recorded"
         text = f"{counted(launches, 'launch')} of {counted(len(kernels), 'kernel')}"
         time = int(self.times.total.sum())
         if self.times.count.sum():

@@ -481,6 +481,7 @@ class ObjectLifetimes(Tool):
             keys=("layer", "device"),
             sums=("objects",),
             levels=("peak", "peak_after", "saved"),
+            probed={},
             title="Peaks of memory, and with all changes together",
             shown=self.top,
         )

@@ -314,6 +314,7 @@ class Roofline(Tool):
             labels={"at_peak": "at the compute roof"},
             keys=("kernel", "operator"),
             sums=("bytes", "flops"),
+            probed={"bytes": None},
             title="Work by launch",
             shown=0,
         )

@@ -162,6 +162,7 @@ class TensorStalls(Tool):
             title="Reads by launch, load and object",
             keys=(),
             sums=("accesses", "bytes"),
+            probed=dict.fromkeys(("accesses", "bytes")),
             shown=0,
         )
 

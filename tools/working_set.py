@@ -396,6 +396,7 @@ class WorkingSet(Tool):
             },
             keys=("kernel",),
             sums=("working_set", "objects", "unknown"),
+            probed=dict.fromkeys(("working_set", "objects", "unknown")),
             title="Working set by launch",
             shown=0,
         )
@@ -420,7 +421,7 @@ class WorkingSet(Tool):
 
     def _summary(self, launches: NDArray[Any]) -> str:
         if not len(launches):
-            return "no kernels were launched"
+            return "no launches were recorded"
         launches = launches[launches["probed"]]
         if not len(launches):
             return "the working set is unknown"

@@ -10,7 +10,7 @@ from pathlib import Path
 from pasta import private
 from pasta.cli.output import print_failures, print_root
 from pasta.cli.parser import count
-from pasta.cli.selection import add_selection, selected
+from pasta.cli.selection import add_selection, replayed
 from pasta.errors import ConfigError
 from pasta.progress import display_progress, report_progress
 from pasta.run.root import Root
@@ -48,7 +48,7 @@ def run(options: argparse.Namespace) -> int:
     runs = len(root.runs)
     with display_progress(f"analysing {counted(runs, 'run')}", quiet=options.quiet):
         problems = analyze(
-            {each.name: each.directory.path for each in root.runs}, selected(options), out,
+            {each.name: each.directory.path for each in root.runs}, replayed(options), out,
             scheduler=options.scheduler, workers=options.workers, force=options.force_overwrite,
             on_done=lambda done: report_progress(f"{done:,} of {runs:,} done"),
         )  # fmt: skip

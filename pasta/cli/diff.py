@@ -92,6 +92,9 @@ def _chosen(comparison: Comparison, tools: list[str], columns: list[str]) -> lis
     chosen = list(dict.fromkeys(chosen)) if tools else default_tables(comparison)
     for column in columns:
         if not any(column in comparison.compared(*each) for each in chosen):
+            for tool, name in chosen:
+                if column in comparison.uncompared(tool, name):
+                    raise comparison.uncomparable(f"--column {column}", tool, name, column)
             known = dict.fromkeys(name for each in chosen for name in comparison.compared(*each))
             raise ConfigError(
                 f"--column {column}: no compared column has this name",

@@ -44,6 +44,11 @@ _SELECTING = (
     "kernel", "exclude", "launch_skip", "launch_count", "range", "operator", "module",
     "probes_window",
 )  # fmt: skip
+#: Settings that select the launches to probe.
+_PROBING = (
+    "probes.window", "probes.every", "probes.sample", "probes.enough", "probes.spot-check",
+    "probes.overhead-budget",
+)  # fmt: skip
 _SEPARATE = "install PASTA in a separate environment (pipx install . in its checkout)"
 
 
@@ -178,6 +183,23 @@ def _check_selection(config: Config) -> None:
                     f"{option} selects no launches of {framework.title} with {against}",
                     remedy="use only one of them",
                 )
+
+
+def without_effect(config: Config, tools: list[Tool]) -> str:
+    """Settings that select launches to probe while no tool has probes, in a line; empty without
+    any."""
+    if any("probes" in tool.needed() for tool in tools):
+        return ""
+    given = [
+        each.option.names[0] if each.option else each.key
+        for each in Config.settings
+        if each.key in _PROBING and getattr(config, each.attribute) != each.default
+    ]
+    if not given:
+        return ""
+    have = "has" if len(given) == 1 else "have"
+    names = ", ".join(tool.name for tool in tools)
+    return f"{', '.join(given)} {have} no effect: no selected tool has probes ({names})"
 
 
 def _check_place(config: Config) -> None:
@@ -380,6 +402,8 @@ def main(arguments: list[str] | None = None) -> int:
         say(f"google-pasta is in PASTA's environment and has the same import name: {_SEPARATE}")
     try:
         config, tools = configure(options)
+        if (ineffective := without_effect(config, tools)) and verbosity >= 0:
+            say(ineffective)
         executable = find_executable(command[0])
         if executable.obstacle:
             say(f"{executable.obstacle}: {executable.consequence}")

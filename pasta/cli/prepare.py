@@ -14,7 +14,7 @@ from pasta.table import counted
 
 def prepare(parser: argparse.ArgumentParser) -> None:
     """Adds the verb's arguments to its parser."""
-    add_selection(parser)
+    add_selection(parser, usual="all built-in tools and presets")
     parser.add_argument("--arch", action="append", default=[], metavar="N",
                         help="architecture of devices, as 90 or sm_90 (repeatable; default: those "
                         "of this machine)")  # fmt: skip

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pasta import private
 from pasta.cli.output import print_failures, print_run
-from pasta.cli.selection import add_selection, selected
+from pasta.cli.selection import add_selection, replayed
 from pasta.errors import ConfigError
 from pasta.progress import display_progress
 from pasta.run.directory import RunDirectory
@@ -35,7 +35,7 @@ def run(options: argparse.Namespace) -> int:
     if out.resolve() == recorded.path.resolve():
         raise ConfigError(f"{out} is the run to replay", remedy="use another directory with -o DIR")
     with display_progress(f"replaying {recorded.path}", quiet=options.quiet):
-        done = Replay(recorded, selected(options)).write(out, force=options.force_overwrite)
+        done = Replay(recorded, replayed(options)).write(out, force=options.force_overwrite)
     if options.quiet:
         return int(print_failures(done))
     print_run(done)

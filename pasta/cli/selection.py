@@ -64,6 +64,20 @@ def set_options(config: Config, arguments: argparse.Namespace, *, filters: bool 
             config.set(each.key, value, option.names[0])
 
 
+def replayed(arguments: argparse.Namespace) -> Config:
+    """The configuration that the options select for recorded events. Raises PastaError, also for
+    settings of probes, which have run."""
+    for assignment in arguments.assignments:
+        key = assignment.partition("=")[0].strip()
+        if key.startswith("probes."):
+            raise ConfigError(
+                f"--set {shown(assignment)}: probes run while a program is recorded, not in a "
+                "replay",
+                remedy=f"pasta-preload --set {key}=…",
+            )
+    return selected(arguments)
+
+
 def names(given: list[str], option: str) -> list[str]:
     """The names that a repeatable option lists, separated by commas; the path of an existing file
     is one name. Raises ConfigError."""

@@ -1,4 +1,4 @@
-"""Ranges that are steps of a program, the unit of probe windows."""
+"""Steps of a program, the unit of windows."""
 
 from __future__ import annotations
 
@@ -18,19 +18,28 @@ _MAX_NAMES, _MAX_SHOWN = 100, 4
 
 class StepRanges:
     """Ranges that began the steps of a run, by the rule of shim/core/windows.c: their whole names
-    match, and they are not inside another match."""
+    match, and they are not inside another match. Without a pattern, only `pasta.step()` does."""
 
     def __init__(self, pattern: str, strings: Strings) -> None:
         self.pattern = pattern
         #: Matched ranges, and matched ranges nested in others, by name.
         self.matched: Counter[str] = Counter()
         self.inside: Counter[str] = Counter()
+        #: Whether `pasta.step()` was called.
+        self.called = False
         self._strings = strings
         self._matches: dict[int, str | None] = {}
         self._open: dict[int, tuple[int, int]] = {}  # by thread: stack, ranges open on it
 
     def feed(self, batch: Batch) -> None:
-        """Follow the ranges of a batch."""
+        """Follow the ranges and marks of a batch."""
+        self.called = self.called or any(
+            self._strings[name] == "step" and self._strings[domain] == "pasta"
+            for name, domain in batch["mark"][["name", "domain"]].tolist()
+            if name and domain
+        )
+        if not self.pattern:
+            return
         from pasta import abi
         from pasta.processors.correlate import RANGE_KINDS
 
@@ -74,11 +83,15 @@ class StepRanges:
         }
 
     def text(self) -> str:
-        """Warning if no range matched, several names did, or ranges are nested; otherwise
-        empty."""
+        """Warning if there were no steps, no range or several names matched, or ranges are nested;
+        otherwise empty."""
+        one_step = ": all launches were in step 0"
+        if not self.pattern:
+            none = "no call of pasta.step() was recorded, and probes.step-range is not set"
+            return "" if self.called else none + one_step
         setting = f"probes.step-range = {self.pattern!r}"
         if not self.matched:
-            return f"{setting} matched the full name of no range: all launches were in step 0"
+            return f"{setting} matched the full name of no range{'' if self.called else one_step}"
         inside = self.inside.total()
         if len(self.matched) == 1 and not inside:
             return ""

@@ -58,7 +58,8 @@ def asked_columns(table: TableDiff, columns: Collection[str]) -> list[ColumnDiff
     every = list(table.columns.values())
     if columns:
         return [each for each in every if each.name in columns]
-    return [each for each in every if each.total is not None] or every
+    shown = [each for each in every if each.shown]
+    return [each for each in shown if each.total is not None] or shown
 
 
 def exceeded_parts(lines: Collection[str]) -> Iterator[Text]:

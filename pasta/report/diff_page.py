@@ -14,7 +14,7 @@ from pasta.names import title_of
 from pasta.report.diff import asked_columns, rows_of, total_text
 from pasta.report.overview import MAX_LABEL, Fact, overview
 from pasta.report.page import Page, place
-from pasta.report.stacks import CallTree, has_stacks, read_call_tree
+from pasta.report.stacks import ACCESSES, CallTree, has_stacks, read_call_tree
 from pasta.report.text import gain_of
 from pasta.report.weights import WEIGHTS, Weight
 from pasta.run.results import StoredResult, ranked, read_results
@@ -51,7 +51,9 @@ def render_diff_page(
     except RunError as error:
         said.append(f"no flame graph: {error}")
     if tree is not None:
-        _add_flame(page, *tree)
+        # of probed launches only
+        without: tuple[Weight, ...] = ("accesses",) if comparison.sampled(ACCESSES) else ()
+        _add_flame(page, *tree, without)
     sections: dict[str, list[dict[str, Any]]] = {}
     order = {each.name: place(each) for each in results[1]}
     for table in sorted(tables, key=lambda each: order[each.tool]):
@@ -225,10 +227,19 @@ def merged(
 
 
 def _add_flame(
-    page: Page, tree: CallTree, before: dict[Weight, list[int]], after: dict[Weight, list[int]]
+    page: Page,
+    tree: CallTree,
+    before: dict[Weight, list[int]],
+    after: dict[Weight, list[int]],
+    without: Collection[Weight] = (),
 ) -> None:
-    """Adds a flame graph whose widths are one run's, and whose colors the difference."""
-    present = [weight for weight in WEIGHTS if any(before[weight]) and any(after[weight])]
+    """Adds a flame graph whose widths are one run's, and whose colors the difference; `without`:
+    weights that cannot be compared."""
+    present = [
+        weight
+        for weight in WEIGHTS
+        if weight not in without and any(before[weight]) and any(after[weight])
+    ]
     columns: dict[str, Any] = {}
     weights = []
     for name, other in (("after", "before"), ("before", "after")):

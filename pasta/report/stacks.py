@@ -140,12 +140,12 @@ def read_call_tree(run: RunDirectory) -> CallTree:
     try:
         weights.add_accesses(run)
     except (KeyError, ValueError) as error:
-        raise RunError(f"{run.path}: inconsistent results of {_ACCESSES} ({error})") from error
+        raise RunError(f"{run.path}: inconsistent results of {ACCESSES} ({error})") from error
     return weights.tree()
 
 
 #: The tool, and its table, with the accesses of each launch.
-_ACCESSES, _BY_LAUNCH = "access_count", "launches"
+ACCESSES, _BY_LAUNCH = "access_count", "launches"
 
 
 class _Weights:
@@ -168,9 +168,9 @@ class _Weights:
 
     def add_accesses(self, run: RunDirectory) -> None:
         """Adds the accesses that were counted in launches with call paths. Raises RunError."""
-        if _BY_LAUNCH not in stored_tables(run.results).get(_ACCESSES, ()):
+        if _BY_LAUNCH not in stored_tables(run.results).get(ACCESSES, ()):
             return
-        table = read_table(run.results, _ACCESSES, _BY_LAUNCH)
+        table = read_table(run.results, ACCESSES, _BY_LAUNCH)
         ordinals = table["launch"].to_numpy().astype(np.uint64)
         counts = table["accesses"].to_numpy().astype(np.int64)
         self._add_counts(ordinals, counts)

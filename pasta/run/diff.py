@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pasta.errors import RunError
+from pasta.errors import ConfigError, RunError
+from pasta.probes.unseen import PROBED
 from pasta.run.files import reading
 from pasta.run.results import as_table, read_schema, read_table, stored_tables
 from pasta.table import counted, formatted
@@ -65,6 +66,8 @@ class ColumnDiff:
     unit: Unit | None
     changes: list[Change]
     total: Change | None
+    #: Whether reports show it without a request.
+    shown: bool = True
 
     @property
     def whole(self) -> int | float:
@@ -186,7 +189,7 @@ class Comparison:
     @cached_property
     def notes(self) -> list[str]:
         """What cannot or should not be compared, one line each."""
-        return [*self._of_runs(), *self._of_tools()]
+        return [*self._of_runs(), *self._of_tools(), *self._of_samples()]
 
     def _of_runs(self) -> Iterable[str]:
         for run, manifest in zip((self.before, self.after), self._manifests, strict=True):
@@ -219,10 +222,43 @@ class Comparison:
                     why = f" (it was disabled: {failure['reason']})" if failure else ""
                     yield f"{tool}: not compared, missing in {other.path}{why}"
                     continue
-                missing = [name for name in names if name not in others[tool]]
+                missing = [name for name in names if name not in (PROBED, *others[tool])]
                 if missing:
                     tables = ", ".join(missing)
                     yield f"{tool}: {tables} not compared, missing in {other.path}"
+
+    def _of_samples(self) -> Iterable[str]:
+        tools: dict[str, list[str]] = {}
+        for tool in self.tables:
+            if sampled := self.sampled(tool):
+                tools.setdefault(sampled, []).append(tool)
+        for sampled, names in tools.items():
+            yield (
+                f"not all launches were probed in {sampled}: estimates for all launches are "
+                f"compared, and no counts of the probed launches ({', '.join(names)})"
+            )
+
+    def sampled(self, tool: str) -> str:
+        """The runs in which some launches were not probed for a tool: "before and after"; empty
+        without any."""
+        runs = zip((self.before, self.after), self._stored, strict=True)
+        return " and ".join(str(run.path) for run, mine in runs if PROBED in mine.get(tool, ()))
+
+    def uncompared(self, tool: str, name: str) -> Mapping[str, str | None]:
+        """Columns of a table that are not compared because they cover the probed launches only,
+        each with the column of its estimate, if there is one. Raises RunError."""
+        return self._layout(tool, name).uncompared
+
+    def uncomparable(self, option: str, tool: str, name: str, column: str) -> ConfigError:
+        """The error of an option that names a column of `uncompared`."""
+        estimate = self.uncompared(tool, name)[column]
+        return ConfigError(
+            f"{option}: {tool}.{name}.{column} counts the probed launches only, which are not all "
+            f"launches in {self.sampled(tool)}",
+            remedy=f"use {tool}.{name}.{estimate}"
+            if estimate
+            else "compare runs in which all launches were probed",
+        )
 
     def compared(self, tool: str, name: str) -> list[str]:
         """Compared columns of a table, sums first. Raises RunError."""
@@ -239,7 +275,7 @@ class Comparison:
                 read_schema(run.results, tool, name) for run in (self.before, self.after)
             )
             where = self.after.results / tool / f"{name}.parquet"
-            self._layouts[tool, name] = _Layout.of(before, after, where)
+            self._layouts[tool, name] = _Layout.of(before, after, where, bool(self.sampled(tool)))
         return self._layouts[tool, name]
 
     def table(self, tool: str, name: str) -> TableDiff:
@@ -269,9 +305,14 @@ class _Layout:
     keys: list[str]
     sums: list[str]
     levels: list[str]
+    #: Columns that are not compared because they cover the probed launches only, with the columns
+    #: of their estimates, and all columns of estimates.
+    uncompared: Mapping[str, str | None]
+    estimates: frozenset[str]
 
     @classmethod
-    def of(cls, before: pa.Schema, after: pa.Schema, where: Path) -> _Layout:
+    def of(cls, before: pa.Schema, after: pa.Schema, where: Path, sampled: bool) -> _Layout:
+        """`sampled`: not all launches were probed, in one run at least."""
         table = as_table(after.empty_table(), where)
         types = {name: _type(before, after, name) for name in after.names if name in before.names}
         texts = [name for name, type in types.items() if not _holds_numbers(type)]
@@ -290,12 +331,20 @@ class _Layout:
                 name for name in numbers if name not in sums and table.units.get(name) != "address"
             ]
         texts = [name for name in texts if not pa.types.is_null(types[name])]
+        probed = table.probed or {}
+        sums = [*dict.fromkeys((*sums, *(each for name in sums if (each := probed.get(name)))))]
         there = [name for name in types if name not in texts]
+        uncompared = {
+            name: each for name, each in probed.items() if sampled and name in (*sums, *levels)
+        }
+        there = [name for name in there if name not in uncompared]
         return cls(
             table,
             keys,
             [name for name in sums if name in there],
             [name for name in levels if name in there],
+            uncompared,
+            frozenset(each for each in probed.values() if each),
         )
 
 
@@ -385,6 +434,7 @@ def _diff(tool: str, name: str, before: pa.Table, after: pa.Table, layout: _Layo
             table.units.get(column),
             changes,
             total,
+            shown=bool(layout.uncompared) or column not in layout.estimates,
         )
     return TableDiff(
         tool,

@@ -33,6 +33,7 @@ from pasta.run.schema import (
     RESULT,
     check_document,
     list_of,
+    map_of,
     optional,
     read_document,
     record,
@@ -325,10 +326,12 @@ def read_schema(directory: Path, tool: str, name: str) -> pa.Schema:
 def _to_arrow(table: Table) -> pa.Table:
     stored = table.to_arrow()
     compared = {name: getattr(table, name) for name in _COMPARED}
+    probed = {} if table.probed is None else {"probed": dict(table.probed)}
     layout = {
         "shown": table.shown,
         "hidden": sorted(table.hidden),
         **{name: list(names) for name, names in compared.items() if names is not None},
+        **probed,
     }
     metadata = {**(stored.schema.metadata or {}), LAYOUT: json.dumps(layout).encode()}
     return stored.replace_schema_metadata(metadata)
@@ -345,6 +348,7 @@ _LAYOUT = record(
     {},
     {
         "shown": whole(0, 1_000_000), "hidden": list_of(text),
+        "probed": optional(map_of(optional(text))),
         **{name: optional(list_of(text)) for name in _COMPARED},
     },
 )  # fmt: skip
@@ -381,6 +385,7 @@ def as_table(stored: pa.Table, path: Path) -> Table:
             title=visible(metadata.get(b"title", b"").decode()),
             shown=layout["shown"],
             hidden=frozenset(layout.get("hidden", ())),
+            probed=layout.get("probed"),
             **{name: layout.get(name) for name in _COMPARED},
         )
 

@@ -96,10 +96,19 @@ class Threshold:
     def check(self, comparison: Comparison, notes: list[str]) -> Iterator[Exceeded]:
         """Changes that exceed the threshold; rows that could not be compared are added to `notes`.
 
-        Raises ConfigError if no table has such a column or its unit differs, and RunError if the
-        column has no values.
+        Raises ConfigError if no table has such a column to compare or its unit differs, and
+        RunError if the column has no values.
         """
-        for tool, name in self._places(comparison):
+        places = self._places(comparison)
+        sampled = [each for each in places if self.path[-1] in comparison.uncompared(*each)]
+        for tool, name in sampled:
+            error = comparison.uncomparable(f"--fail-on {self}", tool, name, self.path[-1])
+            if len(sampled) == len(places):
+                raise error
+            notes.append(str(error))
+        for tool, name in places:
+            if (tool, name) in sampled:
+                continue
             table = comparison.table(tool, name)
             column = table.columns[self.path[-1]]
             limit = self._limit(column.unit)
@@ -113,7 +122,11 @@ class Threshold:
         *where, column = self.path
         found: list[tuple[str, str]] = []
         for tool, names in comparison.tables.items():
-            wanted = [name for name in names if column in comparison.compared(tool, name)]
+            wanted = [
+                name
+                for name in names
+                if column in (*comparison.compared(tool, name), *comparison.uncompared(tool, name))
+            ]
             if len(where) == 2:
                 wanted = [name for name in wanted if [tool, name] == where]
             elif where and where[0] != tool:

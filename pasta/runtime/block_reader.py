@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any
 from pasta import private
 from pasta.config import Config
 from pasta.errors import PastaError, RunError
+from pasta.processors.stops import Stops
 from pasta.run.inventory import Inventory
 from pasta.runtime.block import Request
 from pasta.runtime.collector import Collector
@@ -68,6 +69,7 @@ class BlockCollector(Collector):
             self.inventory.link_bandwidth.update(known.link_bandwidth)
         for batch, _ in ring.batches(ring.released, request.position, final=True):
             self.inventory.learn(batch)
+        self.inventory.stops = Stops()  # a block begins with profiling on
         ring.torn = 0
         self.pipeline = self._pipeline()
 

@@ -80,8 +80,12 @@ class Collector:
         self.spill = Spill(ring, self.run.path / SPILL)
         self.trace: TraceReader | None = None
         self.live = LiveCounts(self.strings) if self.config.live else None
-        pattern = self.config.probes_step_range
-        self.steps = StepRanges(pattern, self.strings) if pattern else None
+        if not self.config.start:
+            self.inventory.stops.since = self.context.process.start_time
+        pattern = self.config.probes_step_range or ""
+        windows = (self.config.window, self.config.probes_window)
+        in_steps = any(each.startswith("steps") for each in windows)
+        self.steps = StepRanges(pattern, self.strings) if pattern or in_steps else None
 
     def _recorder(self) -> Recorder:
         config = self.config

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from functools import cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -16,6 +17,7 @@ from pasta.processors.needs import NEEDS, compiled_modules
 from pasta.processors.processor import Follower
 from pasta.progress import report_progress
 from pasta.runtime.loaded_tool import ContextView, LoadedTool, ToolFailure, name_of
+from pasta.table import Table
 from pasta.tool import HANDLERS, ON_ACCESSES, Context, Result, Tool
 
 if TYPE_CHECKING:
@@ -249,6 +251,9 @@ class Pipeline:
         if loaded.has_probes and self.probes is not None:
             from pasta.probes.unseen import with_unseen
 
+            if not loaded.tool.estimates:
+                tables = {name: _probed_only(each) for name, each in result.tables.items()}
+                result = replace(result, tables=tables)
             return with_unseen(loaded.name, loaded.tool, self.context, self.probes, result)
         return result
 
@@ -339,6 +344,14 @@ def _records(batch: Batch, kinds: tuple[str, ...]) -> NDArray[Any] | None:
     if not any(len(batch.records.get(kind, ())) for kind in kinds):
         return None
     return batch.merged(*kinds)
+
+
+def _probed_only(table: Table) -> Table:
+    """The table of a tool that estimates nothing: unless it says which, all columns that add up
+    cover the probed launches only."""
+    if not isinstance(table, Table) or table.probed is not None:
+        return table
+    return replace(table, probed=dict.fromkeys(table.columns if table.sums is None else table.sums))
 
 
 def _call(tool: Tool, method: str, *arguments: Any) -> Any:

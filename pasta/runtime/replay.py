@@ -22,6 +22,7 @@ from pasta.run.inventory import Inventory, process_of
 from pasta.run.naming import check_place
 from pasta.runtime.assembly import make_filter, make_pipeline
 from pasta.runtime.limits import failures_of, store_results, tool_call
+from pasta.runtime.omissions import none_selected, not_kept
 from pasta.runtime.pipeline import Pipeline
 from pasta.sources import Capabilities
 from pasta.tool import Context
@@ -206,5 +207,13 @@ class Replay:
             "launches": {"seen": selection.seen, "selected": selection.selected},
             "events": counts(self.recorded.events, _ignore),
             "recorded": {},
-            "warnings": [*self.manifest.get("warnings", []), *self._warnings],
+            "warnings": [*self._notes(), *self._warnings, *none_selected(self._pipeline)],
         }
+
+    def _notes(self) -> Iterator[str]:
+        """The recorded run's notes, as they apply to the replay."""
+        events = sum(self.manifest.get("left_out", {}).values())
+        rotate = bool(self.manifest.get("config", {}).get("rotate"))
+        recorded = [*not_kept(events, rotate=rotate)]
+        yield from (each for each in self.manifest.get("warnings", []) if each not in recorded)
+        yield from not_kept(events, rotate=rotate, replayed=True)

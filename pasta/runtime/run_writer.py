@@ -18,7 +18,8 @@ from pasta.run.directory import SCHEMA, RunDirectory
 from pasta.run.naming import joined, place_in_job
 from pasta.runtime.clock import host_clock
 from pasta.runtime.limits import DISK_ERRORS, failures_of, store_results
-from pasta.table import counted, formatted
+from pasta.runtime.omissions import none_probed, none_selected, not_kept, profiled_part
+from pasta.table import counted
 from pasta.version import VERSION
 
 if TYPE_CHECKING:
@@ -98,17 +99,6 @@ class RunWriter:
         """Time from the process's start to its last event, ns."""
         return max(0, self.inventory.last_time - self.pipeline.context.process.start_time)
 
-    def _window(self) -> Iterator[str]:
-        """How much of the run a recording window covered."""
-        if not self.config.window:
-            return
-        whole, stopped = self._observed, self.inventory.stops.total(self.inventory.last_time)
-        on = formatted(max(0, whole - stopped), "ns")
-        yield (
-            f"profiling was on for {on} of {formatted(whole, 'ns')} (run.window = "
-            f"{self.config.window!r}): results cover this part"
-        )
-
     def _manifest(self, ended: Ended) -> dict[str, Any]:
         inventory, ring, run = self.inventory, self.ring, self.pipeline.context.process
         process = inventory.process
@@ -146,7 +136,7 @@ class RunWriter:
                 "seen": self.pipeline.selection.seen,
                 "selected": self.pipeline.selection.selected,
             },
-            "steps": self.steps.summary() if self.steps else None,
+            "steps": self.steps.summary() if self.steps and self.steps.pattern else None,
             "events": dict(sorted(inventory.counts.items())),
             "recorded": self.recorder.counts if self.recorder else {},
             "left_out": self.recorder.left_out if self.recorder else {},
@@ -166,17 +156,15 @@ class RunWriter:
         """Writes the remaining parts of the run. Raises OSError if the disk is full."""
         # if results cannot be written, the ring is kept for a later attempt
         self._attempt("results", self._write_results, fatal=DISK_ERRORS)
-        self.warnings.extend(self._window())
+        stopped = self.inventory.stops.total(self.inventory.last_time)
+        self.warnings.extend(profiled_part(self.config, self._observed, stopped))
         self.warnings.extend(_advice(self.pipeline, self.ring, self.dropped, self.trace))
         if self.steps is not None and (self.pipeline.probes is not None or self.config.window):
             self.warnings.extend(filter(None, [self.steps.text()]))
+        if self.pipeline.probes is not None:
+            self.warnings.extend(none_probed(self.config, self.pipeline.probes.sampling))
         left_out = sum(self.recorder.left_out.values()) if self.recorder else 0
-        if left_out:
-            which = "oldest" if self.config.rotate else "newest"
-            self.warnings.append(
-                f"the {which} {counted(left_out, 'event was', 'events were')} not kept "
-                "(run.max-size); results include them"
-            )
+        self.warnings.extend(not_kept(left_out, rotate=self.config.rotate))
         self._attempt("images of modules", self._copy_modules)
         self._attempt("symbols.json", self._write_symbols)
         self._attempt("log.txt", self._copy_log)
@@ -239,32 +227,11 @@ def _limit(ring: Ring) -> str:
     return f"was full: raise it with --set ring.max=1GiB (now {size})"
 
 
-def _scopes(pipeline: Pipeline) -> str:
-    """Operators and modules that a filter by them looked at, for a filter that matched nothing."""
-    if not pipeline.filter.needs_operators:
-        return ""
-    text, strings = "", pipeline.context.strings
-    kinds = ("--operator", "operators"), ("--module", "modules")
-    for (option, kind), ids in zip(kinds, pipeline.selection.operators, strict=True):
-        if ids:
-            names = sorted(strings[id] for id in ids)
-            more = f" and {len(names) - 20:,} more" if len(names) > 20 else ""
-            text += f"; {kind} ({option}) were: {', '.join(names[:20])}{more}"
-    return text or "; no framework reported an operator with launches (--operator, --module)"
-
-
 def _advice(
     pipeline: Pipeline, ring: Ring, dropped: dict[str, int], trace: TraceReader | None
 ) -> Iterator[str]:
     """Warnings about filtered, lost and damaged data."""
-    selection = pipeline.selection
-    if selection.matched_nothing:
-        names = sorted(pipeline.context.demangled(selection.launched))
-        shown = ", ".join(names[:20]) + (f" and {len(names) - 20} more" if len(names) > 20 else "")
-        yield (
-            f"the filter selected none of {counted(selection.seen, 'launch')}; launched "
-            f"kernels: {shown}{_scopes(pipeline)}"
-        )
+    yield from none_selected(pipeline)
     if dropped:
         lost = counted(sum(dropped.values()), "event was", "events were")
         yield f"{lost} lost because the event ring {_limit(ring)}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +14,9 @@ from pasta.plugins import built_in_names, find_tools
 from pasta.probes import Counter as CounterMap
 from pasta.probes import PerPC, probe
 from pasta.probes.declare import count_by_launch, maps_of
+from pasta.run.diff import Comparison
+from pasta.run.directory import RunDirectory
+from pasta.run.results import write_result
 from pasta.table import formatted
 from pasta.testing import Events, run_tool
 from pasta.tool import Result, Tool
@@ -99,6 +103,22 @@ def _alike(one: Any, other: Any) -> bool:
     if isinstance(one, str) or one is None or other is None:
         return bool(one == other)
     return bool(np.allclose(one, other, rtol=1e-12, atol=0))
+
+
+@pytest.mark.parametrize("name", sorted(built_in_names()))
+def test_samples_are_compared_by_their_estimates(name: str, tmp_path: Path) -> None:
+    """Of alike launches, all that is compared is equal: nothing counts the probed ones only."""
+    tool = find_tools(name)[0]
+    if not maps_of(tool()):
+        return
+    runs = []
+    for sampled in (False, True):
+        runs.append(RunDirectory.create(tmp_path / f"{sampled}"))
+        write_result(runs[-1].results, name, run_tool(tool, program(sampled=sampled)))
+    comparison = Comparison(*runs)
+    for table in comparison.tables[name]:
+        columns = comparison.table(name, table).columns.values()
+        assert [each.name for each in columns if each.total and each.total.difference] == []
 
 
 def test_totals_in_summaries() -> None:

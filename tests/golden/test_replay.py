@@ -9,12 +9,14 @@ import pyarrow.parquet as pq
 import pytest
 
 import pasta
+from pasta.cli.main import main
 from pasta.config import Config
 from pasta.errors import PastaError, RunError
 from pasta.plugins import load_tools
 from pasta.processors.filter import Filter
 from pasta.run.directory import RunDirectory
 from pasta.run.results import write_result
+from pasta.runtime.omissions import not_kept
 from pasta.runtime.replay import Replay
 from pasta.testing import Events, run_tools
 from tests.support.runs import TOOLS, content, recorded
@@ -43,6 +45,43 @@ def test_replay_reproduces_the_results(kernel: str, tmp_path: Path) -> None:
     assert manifest["replay"]["of"] == str(run.path)
     assert manifest["tools"] == TOOLS
     assert manifest["launches"]["seen"] == 48
+
+
+@pytest.mark.parametrize("rotate", [False, True])
+def test_replay_of_a_part_is_not_of_all_events(rotate: bool, tmp_path: Path) -> None:
+    run = recorded(training_run(), tmp_path / "run")
+    (note,) = not_kept(1000, rotate=rotate)
+    assert note.endswith("results include them")
+    run.write_manifest(
+        {
+            **run.manifest(),
+            "config": {"rotate": rotate},
+            "left_out": {"kernel_launch": 900, "memory_copy": 100},
+            "warnings": ["another", note],
+        }
+    )
+    done = Replay(run, Config(tools=["kernel_freq"], kernel="nosuch")).write(tmp_path / "again")
+    other, replayed, none = done.manifest()["warnings"]
+    assert other == "another"
+    assert replayed == (
+        f"the {'oldest' if rotate else 'newest'} 1,000 events were not recorded (run.max-size): "
+        "results, also estimates for all launches, are of the recorded events only"
+    )
+    assert none.startswith("the filter selected none of 48 launches; launched kernels: ")
+
+
+@pytest.mark.parametrize("verb", ["replay", "analyze"])
+def test_settings_of_probes_do_not_apply_to_replays(
+    verb: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run = recorded(training_run(), tmp_path / "run")
+    where = run.path if verb == "replay" else tmp_path
+    assert main([verb, str(where), "--set", "probes.enough=10"]) == 2
+    assert capsys.readouterr().err == (
+        "pasta: --set 'probes.enough=10': probes run while a program is recorded, not in a replay: "
+        "pasta-preload --set probes.enough=…\n"
+    )
 
 
 def test_truncated_run_is_replayed(tmp_path: Path) -> None:

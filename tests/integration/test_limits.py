@@ -68,6 +68,8 @@ def test_profiling_ends_after_its_duration(pasta_preload: Any, compile_c: Any) -
     assert 2 <= done.run.launches <= 40  # a start after it changes nothing
     (stop,) = stops(done.run)
     assert stop["origin"] == "limit"
+    (note,) = done.run.manifest["warnings"]
+    assert re.fullmatch(r"profiling was on for .* \(run.duration = 150.00 ms\): .*", note)
 
 
 #: Steps of one launch each; a range is open in each; the program stops profiling for some.

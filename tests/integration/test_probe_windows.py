@@ -247,6 +247,22 @@ def test_overhead_budget(pasta_preload, compile_c) -> None:
     assert (row["estimate"], row["error"]) == (20000 * ACCESSES, 0)
 
 
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        (options("probes.window=steps 1/4"), "no call of pasta.step() was recorded"),
+        (("--overhead-budget", "1%", *options()), "no launches were probed: the program was too"),
+        (("--profile-from-start", "off", *options()), "profiling was never on (run.start = false)"),
+    ],
+)
+def test_windows_without_effect_have_a_reason(
+    pasta_preload, compile_c, given: tuple[str, ...], reason: str
+) -> None:
+    run = pasta_preload(compile_c(MANY), options=given).run
+    (note,) = run.manifest["warnings"]
+    assert note.startswith(reason)
+
+
 SHAPES = (
     KERNELS
     + """

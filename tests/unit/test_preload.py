@@ -73,6 +73,26 @@ def test_options_of_the_environment(
     assert capsys.readouterr().err.startswith("pasta: PASTA_OPTIONS: ")
 
 
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ("-t kernel_freq", ""),
+        ("-t kernel_freq -t access_count --sample", ""),
+        (
+            "-t kernel_freq -t copies --sample",
+            "--sample has no effect: no selected tool has probes (kernel_freq, copies)",
+        ),
+        (
+            "-t copies --overhead-budget 5% --set probes.every=2",
+            "probes.every, --overhead-budget have no effect: no selected tool has probes (copies)",
+        ),
+    ],
+)
+def test_settings_of_probes_need_a_tool_with_probes(options: str, text: str) -> None:
+    given = preload.parse([*options.split(), "--", "app"])
+    assert preload.without_effect(*preload.configure(given)) == text
+
+
 def test_sessions_of_former_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A killed test leaves its session, and pids come again."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))

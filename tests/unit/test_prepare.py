@@ -134,5 +134,11 @@ def test_accesses_reach_the_host_unless_devices_count_them(
     assert reach_host(session, make_tools(of(tool))) == reached
 
 
+def test_help_names_the_default(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["prepare", "--help"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "default: all built-in tools and presets" in shown and "default: kernel" not in shown
+
+
 def test_docs_name_the_verb() -> None:
     assert "pasta prepare --arch" in (ROOT / "docs" / "batch.md").read_text()

@@ -18,7 +18,7 @@ import pytest
 
 from bench.report import write_run
 from pasta.errors import PastaError
-from pasta.report import serve
+from pasta.report import diff_page, serve
 from pasta.report.diff_page import both, merged
 from pasta.report.heat import heat_maps
 from pasta.report.live_tables import LiveTables
@@ -28,11 +28,13 @@ from pasta.report.sources import measures, read_sources
 from pasta.report.stacks import Call, CallTree
 from pasta.report.timeline import read_timeline
 from pasta.report.treemap import MAX_LEAVES, TreeMap, tree_maps
+from pasta.run.diff import Comparison
 from pasta.run.directory import RunDirectory
 from pasta.run.results import StoredResult, read_results, write_result
 from pasta.table import Figure, Table
 from pasta.tool import Result
 from tests.support.preload import TIMEOUT, base_environment, cli
+from tests.support.runs import made_up
 
 
 def stored(path: Path, **tables: Table) -> StoredResult:
@@ -189,6 +191,23 @@ def test_call_trees_are_merged_by_path() -> None:
         "": 0, "a": 0, "a/b": 3, "c": 4, "a/d": 0,
     }  # fmt: skip
     assert after["host"][names.index("a/b")] == 5 and after["host"][names.index("a/d")] == 6
+
+
+@pytest.mark.parametrize("sampled", [False, True])
+def test_accesses_of_probed_launches_are_not_compared(
+    sampled: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = tree(a_b=3, c=4)
+    calls.weights["accesses"] = [1] * len(calls)
+    monkeypatch.setattr(diff_page, "has_stacks", lambda run: True)
+    monkeypatch.setattr(diff_page, "read_call_tree", lambda run: calls)
+    run = RunDirectory.open(made_up(tmp_path, None))
+    names = ["kernels", "probed"] if sampled else ["kernels"]
+    tables = {name: Table({"kernel": ["gemm"], "launches": [9]}) for name in names}
+    write_result(run.results, "access_count", Result("", tables))
+    page = diff_page.render_diff_page(Comparison(run, run), [])
+    assert "host time, after" in page
+    assert ("memory accesses, after" in page) == (not sampled)
 
 
 def test_figures_of_both_runs_hold_their_levels() -> None:

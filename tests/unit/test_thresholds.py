@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pasta.cli.diff import _chosen
 from pasta.errors import ConfigError, RunError
 from pasta.run.diff import Comparison
 from pasta.run.directory import RunDirectory
@@ -183,3 +184,57 @@ def test_run_without_rows_has_a_total_of_zero(tmp_path: Path) -> None:
     runs = Comparison(run_of(tmp_path / "a", {}), run_of(tmp_path / "b", some))
     assert exceeded(runs, "freq.launches>+9") == [None]
     assert exceeded(runs, "freq.launches[gemm]>+9") == ["gemm"]
+
+
+# ---- sampled runs ------------------------------------------------------------------------------
+
+
+def sampled_run(path: Path, accesses: int, estimate: float, *, exact: bool) -> RunDirectory:
+    """A run with accesses to probed launches and their estimate, as a tool with probes has them;
+    `exact`: all launches were probed."""
+    run = RunDirectory.create(path)
+    kernels = Table(
+        {"kernel": ["gemm"], "launches": [9], "accesses": [accesses], "estimate": [estimate]},
+        keys=("kernel",),
+        sums=("launches", "accesses"),
+        probed={"accesses": "estimate"},
+    )
+    parts = Table({"part": ["x"], "hits": [accesses]}, probed={"hits": None})
+    probed = {} if exact else {"probed": Table({"kernel": ["gemm"], "launches": [9]})}
+    tables = {"kernels": kernels, "parts": parts, **probed}
+    write_result(run.results, "counts", Result("", tables))
+    return run
+
+
+def test_estimates_are_compared_where_launches_were_not_probed(tmp_path: Path) -> None:
+    exact = sampled_run(tmp_path / "exact", 900, 900.0, exact=True)
+    some = sampled_run(tmp_path / "some", 300, 910.0, exact=False)
+    runs = Comparison(exact, some)
+    table = runs.table("counts", "kernels")
+    assert [(each.name, each.shown) for each in table.columns.values()] == [
+        ("launches", True), ("estimate", True),
+    ]  # fmt: skip
+    assert exceeded(runs, "estimate>+1%") == [None]
+    assert exceeded(runs, "estimate>+2%") == []
+    (note,) = (each for each in runs.notes if "unfinished" not in each)
+    assert note == (
+        f"not all launches were probed in {some.path}: estimates for all launches are compared, "
+        "and no counts of the probed launches (counts)"
+    )
+    sampled = f"counts the probed launches only, which are not all launches in {some.path}"
+    for text, remedy in (
+        ("counts.accesses>+1%", "use counts.kernels.estimate"),
+        ("hits>+1%", "compare runs in which all launches were probed"),
+    ):
+        with pytest.raises(ConfigError, match=f"{re.escape(sampled)}: {re.escape(remedy)}"):
+            exceeded(runs, text)
+    with pytest.raises(ConfigError, match=re.escape(sampled)):
+        _chosen(runs, ["counts"], ["accesses"])
+
+
+def test_counts_are_compared_where_all_launches_were_probed(tmp_path: Path) -> None:
+    before = sampled_run(tmp_path / "before", 900, 900.0, exact=True)
+    runs = Comparison(before, sampled_run(tmp_path / "after", 910, 910.0, exact=True))
+    table = runs.table("counts", "kernels")
+    assert [name for name, each in table.columns.items() if each.shown] == ["launches", "accesses"]
+    assert exceeded(runs, "accesses>+1%") == exceeded(runs, "estimate>+1%") == [None]

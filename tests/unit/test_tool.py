@@ -419,7 +419,9 @@ def test_table_rejects_inconsistent_columns() -> None:
         (2**20 - 1, "bytes", "1.00 MiB"), (-2048, "bytes", "-2.00 KiB"),
         (999, "ns", "999 ns"), (1_000_000, "ns", "1.00 ms"), (90 * 10**9, "ns", "90.00 s"),
         (None, "bytes", "-"), (1234567, None, "1,234,567"), (True, None, "True"),
-        ([4, 1, 1], None, "4x1x1"),
+        ([4, 1, 1], None, "4x1x1"), (35_800_000.4, None, "35,800,000"), (999.4, None, "999"),
+        (0.01234, None, "0.0123"), (6e23, None, "6e+23"),
+        (float("inf"), None, "inf"), (float("nan"), None, "nan"),
     ],
 )  # fmt: skip
 def test_number_formatting(value: Any, unit: Any, text: str) -> None:

@@ -118,7 +118,7 @@ def test_results_are_equal_with_one_event_per_batch() -> None:
 
 def test_no_events() -> None:
     results = run(Events(), Filter(), [], [])
-    assert results["kernel_freq"] == "no kernels were launched"
+    assert results["kernel_freq"] == "no launches were recorded"
     assert results["copies"] == "no copies were recorded"
     assert results["memory_timeline"] == "no memory was allocated"
     assert results["event_trace/events"]["event"] == []

@@ -16,6 +16,7 @@ from pasta.errors import ConfigError
 from pasta.plugins import find_tools
 from pasta.probes.windows import StepRanges
 from pasta.processors.sampling import Estimate, Sampling
+from pasta.runtime.omissions import none_probed, profiled_part
 from pasta.runtime.probe_plan import probe_settings
 from pasta.settings import parse_budget, parse_recording_window, parse_window
 from pasta.testing import Events, run_tool
@@ -168,6 +169,55 @@ def test_partial_names_do_not_match() -> None:
     assert steps("step", trained()).text() == (
         "probes.step-range = 'step' matched the full name of no range: all launches were in step 0"
     )
+
+
+def test_a_window_of_steps_without_steps_has_a_warning() -> None:
+    assert steps("", trained()).text() == (
+        "no call of pasta.step() was recorded, and probes.step-range is not set: all launches were "
+        "in step 0"
+    )
+    events = trained()
+    events.add("mark", name="step", domain="library")
+    assert steps("", events).text()
+    events.add("mark", name="step", domain="pasta")
+    assert steps("", events).text() == ""
+    assert steps("other", events).text() == (
+        "probes.step-range = 'other' matched the full name of no range"
+    )
+
+
+# ---- what is left out
+
+
+@pytest.mark.parametrize(
+    ("settings", "stopped", "text"),
+    [
+        ([], 0, None),
+        ([], 25, "on for 75 ns of 100 ns (the program stopped it): "),
+        (["run.duration=75ms"], 0, None),
+        (["run.duration=75ms"], 25, "on for 75 ns of 100 ns (run.duration = 75.00 ms): "),
+        (["run.window=steps 1/2"], 0, "on for 100 ns of 100 ns (run.window = 'steps 1/2'): "),
+        (["run.start=false"], 40, "on for 60 ns of 100 ns (run.start = false): "),
+        (["run.start=false"], 100, "never on (run.start = false): call pasta.start(), or leave"),
+    ],
+)
+def test_a_part_that_was_not_profiled_has_a_reason(
+    settings: list[str], stopped: int, text: str | None
+) -> None:
+    notes = list(profiled_part(config(*settings), 100, stopped))
+    assert len(notes) == (text is not None)
+    assert not notes or notes[0].startswith(f"profiling was {text}")
+
+
+def test_budget_that_opened_no_window_has_a_remedy() -> None:
+    budget = config("probes.overhead-budget=10%")
+    (note,) = none_probed(budget, sampling({1: 9}, {}))
+    assert note == (
+        "no launches were probed: the program was too short for a window within the overhead "
+        "budget (10.0 %); use --sample, a higher budget or a longer run"
+    )
+    for settings, seen, probed in ((budget, 9, 1), (budget, 0, 0), (config(), 9, 0)):
+        assert not [*none_probed(settings, sampling({1: seen}, {1: probed}))]
 
 
 # ---- estimates
