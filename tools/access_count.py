@@ -397,7 +397,7 @@ class AccessCount(Tool):
         sampling = self.context.sampling
         launches = sum(sampling.seen.values())
         if not launches:
-            return "no kernel was launched"
+            return "no launches were recorded"
         accesses, instructions = _sum(rows["accesses"]), _sum(rows["instructions"])
         where = counted(launches, "launch") if sampling.exact else "probed launches"
         parts = [
