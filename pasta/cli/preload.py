@@ -156,7 +156,8 @@ def _checked(config: Config) -> list[Tool]:
         raise ConfigError("run.rotate requires a size", remedy="set one with --max-size 2GiB")
     for section in config.sections():
         section.check()
-    _check_selection(config)
+    if config.module and (why := _selects_nothing(config, "--module")):
+        raise ConfigError(why, remedy="use only one of them")
     if config.host_rate:
         config.collector = True  # otherwise many samples are in PASTA's own Python
     if config.max_size or config.live:
@@ -173,16 +174,13 @@ def _checked(config: Config) -> list[Tool]:
     return tools
 
 
-def _check_selection(config: Config) -> None:
-    """Raises ConfigError if launches are selected by what a framework may not record."""
-    for option, pattern in (("--operator", config.operator), ("--module", config.module)):
-        for framework in FRAMEWORKS.known() if pattern else ():
-            against = framework.setting_against(config, modules=option == "--module")
-            if against:
-                raise ConfigError(
-                    f"{option} selects no launches of {framework.title} with {against}",
-                    remedy="use only one of them",
-                )
+def _selects_nothing(config: Config, option: str) -> str:
+    """Why --operator or --module selects no launches of a framework, in a line; empty otherwise."""
+    for framework in FRAMEWORKS.known():
+        against = framework.setting_against(config, modules=option == "--module")
+        if against:
+            return f"{option} selects no launches of {framework.title} with {against}"
+    return ""
 
 
 def without_effect(config: Config, tools: list[Tool]) -> str:
@@ -402,8 +400,11 @@ def main(arguments: list[str] | None = None) -> int:
         say(f"google-pasta is in PASTA's environment and has the same import name: {_SEPARATE}")
     try:
         config, tools = configure(options)
-        if (ineffective := without_effect(config, tools)) and verbosity >= 0:
-            say(ineffective)
+        lines = [without_effect(config, tools)]
+        if config.operator:  # other frameworks have operators, too
+            lines.append(_selects_nothing(config, "--operator"))
+        for line in filter(None, lines if verbosity >= 0 else ()):
+            say(line)
         executable = find_executable(command[0])
         if executable.obstacle:
             say(f"{executable.obstacle}: {executable.consequence}")

@@ -39,9 +39,7 @@ def test_no_session_is_left_where_a_backend_is_not_prepared(
 @pytest.mark.parametrize(
     ("option", "setting", "refused"),
     [
-        ("--operator", "torch.follow=no", True),
-        ("--operator", "torch.stacks=no", False),
-        ("--operator", "torch.modules=no", False),
+        *(("--operator", f"torch.{name}=no", False) for name in ("follow", "stacks", "modules")),
         *(("--module", f"torch.{name}=no", True) for name in ("follow", "stacks", "modules")),
         ("--module", "torch.frames=0", True),
         ("-k", "torch.follow=no", False),
@@ -56,6 +54,16 @@ def test_selection_by_what_is_not_recorded(option: str, setting: str, refused: b
         preload.configure(given)
     text = f"{option} selects no launches of PyTorch with {setting}: use only one of them"
     assert str(raised.value) == text
+
+
+def test_operators_of_other_frameworks_can_be_selected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    options = ["-t", "kernel_freq", "--operator", "x", "--set", "torch.follow=no"]
+    assert preload.main([*options, "--", "/bin/true"]) == 0
+    line = "pasta: --operator selects no launches of PyTorch with torch.follow=no\n"
+    assert line in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("wrong", ["-x", "app", "-t", "-t 'a", "--rot"])
