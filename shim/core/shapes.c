@@ -14,8 +14,8 @@
  * If the amounts of a shape differ, it is first divided by place: what came before a launch on its thread. A place is the
  * position in a row of launches alike, and the last two rows before, with their lengths. Where a program repeats its steps,
  * launches at one place do the same (measured: docs/internals.md), and each place is complete after `enough` of them.
- * Extra rounds are for the places whose amounts still differ, and for one more launch at places of a shape that seemed
- * alike at first: it may change in the course of the run. pasta/processors/sampling.py estimates by the same places.
+ * Extra rounds are for the places whose amounts still differ. A shape that seemed alike at first may change in the course of
+ * the run: one more launch at each of its places is probed when twice as many were launched as when it differed. pasta/processors/sampling.py estimates by the same places.
  *
  * While a framework's operators are not followed (scope.c), no shape is known. Then a launch counts in an entry for all
  * operators, which has the turn in rounds: operators are followed again from that launch on, in an extra round until the
@@ -53,7 +53,7 @@ typedef struct {
     uint32_t of_place;     /* is one place of a shape */
     uint32_t divided;      /* by place; of all operators: some of these shapes are */
     uint32_t places;       /* that have entries */
-    uint32_t once_more;    /* one more than `enough` is wanted, in extra rounds; of a shape: at its places, since it seemed alike */
+    uint64_t again;        /* launch, of all shapes, from which on one more is probed; of a shape: at each of its places; 0: none */
     uint32_t next;         /* of all operators: the next launch whose operator is known has the turn */
     uint32_t counted;      /* amounts, so far */
     double mean, squares;  /* of these amounts: their mean, sum of squared differences from it */
@@ -176,7 +176,7 @@ static shape *entry_of(position at, uint64_t operator, bool create) {
         if (is_new_place) {
             __atomic_fetch_add(&s->places, 1, __ATOMIC_RELAXED);
             STORE(of_place->of_place, 1);
-            STORE(of_place->once_more, LOAD(s->once_more));
+            STORE(of_place->again, LOAD(s->again));
         }
         if (of_place || more) s = of_place;
     }
@@ -219,6 +219,7 @@ typedef enum { NOT_DUE, DUE_FOR_EXTRA, DUE } dueness;
 /* Of a shape, and of the entry that has its turn: its own, or that of all operators. */
 static dueness due_in_rounds(const shape *s, const shape *entry) {
     if (LOAD(s->check) != LOAD(checks.number)) return DUE;
+    if (PASTA_UNLIKELY(LOAD(s->again)) && LOAD(all_shapes.launches) >= LOAD(s->again)) return DUE;
     bool in_extra = LOAD(entry->differing) && LOAD(entry->extra) != LOAD(extra.number);
     return in_extra || LOAD(entry->next) ? DUE_FOR_EXTRA : NOT_DUE;
 }
@@ -250,6 +251,12 @@ static bool has_turn(const pasta_kernel_launch *l, shape *entry, uint32_t number
         STORE(entry->turn, turn);
     }
     return number + 1 >= turn;
+}
+
+/* What a round or a change in the course of the run asked for. */
+static void probed_again(shape *s) {
+    STORE(s->check, LOAD(checks.number));
+    if (LOAD(s->again) && LOAD(all_shapes.launches) >= LOAD(s->again)) STORE(s->again, 0);
 }
 
 static void end_turn(shape *entry) {
@@ -290,7 +297,7 @@ static pasta_probe_decision decide(shape *s, uint32_t number, dueness due, pasta
     if (due == NOT_DUE || chance != PASTA_MAY_PROBE) return d;
     d.probed = true;
     if (settings.enough == UINT32_MAX) return d;
-    STORE(s->check, LOAD(checks.number));
+    probed_again(s);
     if (__atomic_add_fetch(&s->probed, 1, __ATOMIC_RELAXED) == settings.enough) {
         __atomic_fetch_sub(&all_shapes.incomplete, 1, __ATOMIC_RELAXED);
         d.wanted--;
@@ -312,7 +319,7 @@ static pasta_probe_decision pass(const pasta_kernel_launch *l, shape *all, uint3
     } else if (found == DUE) { /* is tried once */
         need = PASTA_FOLLOW;
         STORE(all->probed, settings.enough);
-        STORE(all->check, LOAD(checks.number));
+        probed_again(all);
     } else if (found == DUE_FOR_EXTRA) {
         need = PASTA_FOLLOW_BRIEFLY;
         end_turn(all);
@@ -358,6 +365,7 @@ pasta_probe_decision pasta_shapes_decide(const pasta_kernel_launch *l, pasta_cha
     if (number == 0) STORE(s->all, (uint32_t)(all - shapes) + 1); /* later, `differing` may have been counted without it */
     STORE(all->probed, settings.enough);
     STORE(all->check, LOAD(s->check));
+    if (d.probed) STORE(all->again, LOAD(s->again));
     pasta_scope_launched(l->ordinal, follow_for(found, number, chance), unknown);
     return d;
 }
@@ -377,10 +385,11 @@ static uint32_t wanted_for(const shape *s) {
 /* A shape whose amounts differ is divided once it is complete: its places are entries of their own from then on. */
 static void consider(shape *s) {
     s->wanted = wanted_for(s);
-    if (LOAD(s->of_place) && LOAD(s->once_more) && s->wanted <= settings.enough) s->wanted = settings.enough + 1;
     uint32_t differs = s->wanted > s->counted, all = LOAD(s->all);
-    if (differs && !LOAD(s->of_place) && LOAD(s->probed) >= settings.enough) {
-        STORE(s->once_more, s->counted > settings.enough);
+    if (differs && !LOAD(s->of_place) && !LOAD(s->divided) && LOAD(s->probed) >= settings.enough) {
+        uint64_t again = s->counted > settings.enough ? 2 * LOAD(all_shapes.launches) : 0;
+        STORE(s->again, again);
+        if (all) STORE(shapes[all - 1].again, again);
         STORE(s->divided, 1);
         if (all) STORE(shapes[all - 1].divided, 1);
     }
