@@ -15,7 +15,8 @@
  * position in a row of launches alike, and the last two rows before, with their lengths. Where a program repeats its steps,
  * launches at one place do the same (measured: docs/internals.md), and each place is complete after `enough` of them.
  * Extra rounds are for the places whose amounts still differ. A shape that seemed alike at first may change in the course of
- * the run: one more launch at each of its places is probed when twice as many were launched as when it differed. pasta/processors/sampling.py estimates by the same places.
+ * the run: one more launch at each of its places is probed when twice as many were launched as when it differed.
+ * pasta/processors/sampling.py estimates by the same places.
  *
  * While a framework's operators are not followed (scope.c), no shape is known. Then a launch counts in an entry for all
  * operators, which has the turn in rounds: operators are followed again from that launch on, in an extra round until the
@@ -42,7 +43,8 @@ enum { LEAST = 8 }; /* amounts that tell how much they differ, where they do */
 enum { SETTLING = 256 }; /* launches after which all shapes are considered again, besides a quarter of those before */
 
 typedef struct {
-    uint64_t key; /* 0: free */
+    uint64_t key;   /* 0: free */
+    uint64_t again; /* launch, of all shapes, from which on one more is probed; of a shape: at each of its places; 0: none */
     uint32_t launches;
     uint32_t probed;       /* of all operators: `enough` once one of these shapes is known */
     uint32_t check, extra; /* numbers of the last rounds in which it had its turn */
@@ -53,7 +55,6 @@ typedef struct {
     uint32_t of_place;     /* is one place of a shape */
     uint32_t divided;      /* by place; of all operators: some of these shapes are */
     uint32_t places;       /* that have entries */
-    uint64_t again;        /* launch, of all shapes, from which on one more is probed; of a shape: at each of its places; 0: none */
     uint32_t next;         /* of all operators: the next launch whose operator is known has the turn */
     uint32_t counted;      /* amounts, so far */
     double mean, squares;  /* of these amounts: their mean, sum of squared differences from it */

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -235,3 +236,19 @@ def test_two_passes(pasta_preload: Any, demo: Any) -> None:
     assert row["gb_per_second"] == pytest.approx(3 * 4 * elements / took)
     assert row["of_roof"] == pytest.approx(3 * 4 * elements / took)
     assert row["bound"] == "memory"
+
+
+def test_two_passes_with_samples(pasta_preload: Any, compile_c: Any) -> None:
+    """Bytes of launches that were not probed are estimates, as a note states."""
+    program = compile_c("int main(void) { launch(100); return 0; }")
+    options = ("--passes", "auto", "-c", "roofline", "--sample", "-q", "-o", "run")
+    run: Path = pasta_preload(program, options=options).directory / "run"
+    results = run / "results" / "roofline"
+    (row,) = pq.read_table(results / "kernels.parquet").to_pylist()
+    assert row["bytes"] == 100 * 2 * 4 * 32
+    (note,) = (
+        each
+        for each in json.loads((results / "result.json").read_text())["notes"]
+        if each.startswith("the pass accesses: ")
+    )
+    assert "bytes are estimated for all launches" in note and " of 100 launches" in note
