@@ -183,21 +183,21 @@ def _selects_nothing(config: Config, option: str) -> str:
     return ""
 
 
-def without_effect(config: Config, tools: list[Tool]) -> str:
-    """Settings that select launches to probe while no tool has probes, in a line; empty without
-    any."""
-    if any("probes" in tool.needed() for tool in tools):
-        return ""
+def without_effect(config: Config, tools: list[Tool]) -> list[str]:
+    """Lines about options that select launches to no effect: no tool has probes, or a framework's
+    operators are not recorded."""
+    against = _selects_nothing(config, "--operator") if config.operator else ""
+    lines = [against] if against else []  # no error: other frameworks have operators, too
     given = [
         each.option.names[0] if each.option else each.key
         for each in Config.settings
         if each.key in _PROBING and getattr(config, each.attribute) != each.default
     ]
-    if not given:
-        return ""
-    have = "has" if len(given) == 1 else "have"
-    names = ", ".join(tool.name for tool in tools)
-    return f"{', '.join(given)} {have} no effect: no selected tool has probes ({names})"
+    if given and not any("probes" in tool.needed() for tool in tools):
+        have = "has" if len(given) == 1 else "have"
+        names = ", ".join(tool.name for tool in tools)
+        lines.append(f"{', '.join(given)} {have} no effect: no selected tool has probes ({names})")
+    return lines
 
 
 def _check_place(config: Config) -> None:
@@ -400,10 +400,7 @@ def main(arguments: list[str] | None = None) -> int:
         say(f"google-pasta is in PASTA's environment and has the same import name: {_SEPARATE}")
     try:
         config, tools = configure(options)
-        lines = [without_effect(config, tools)]
-        if config.operator:  # other frameworks have operators, too
-            lines.append(_selects_nothing(config, "--operator"))
-        for line in filter(None, lines if verbosity >= 0 else ()):
+        for line in without_effect(config, tools) if verbosity >= 0 else ():
             say(line)
         executable = find_executable(command[0])
         if executable.obstacle:
