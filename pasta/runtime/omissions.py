@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def profiled_part(config: Config, observed: int, stopped: int) -> Iterator[str]:
-    """How much of a run (ns) was profiled, if profiling was stopped in some of it."""
+    """How much of a run (ns) was profiled, if options had profiling stopped in some of it."""
     if not config.window and not stopped:
         return
     on = max(0, observed - stopped)
@@ -31,10 +31,11 @@ def profiled_part(config: Config, observed: int, stopped: int) -> Iterator[str]:
         reasons.append(f"run.duration = {formatted(config.duration * 1_000_000, 'ns')}")
     if not config.start:
         reasons.append("run.start = false")
+    if not reasons:
+        return
     yield (
         f"profiling was on for {formatted(on, 'ns')} of {formatted(observed, 'ns')} "
-        f"({', '.join(reasons) or 'the program stopped it'}): results, also estimates for all "
-        "launches, cover this part"
+        f"({', '.join(reasons)}): results, also estimates for all launches, cover this part"
     )
 
 

@@ -32,9 +32,10 @@ def test_samples_of_equal_launches_are_exact(example: Build, profiled: Run) -> N
     run = profiled(*vadd(example), options=("-t", "access_count", "--sample"))
     assert run.status == 0, run.stderr
     (row,) = (row for row in rows(run.directory, "kernels") if "vadd" in row["kernel"])
-    assert (row["launches"], row["probed"]) == (LAUNCHES, 3)
+    assert row["launches"] == LAUNCHES
+    assert row["probed"] in (3, 4)  # the fourth is chosen at random
     assert (row["accesses"], row["estimate"], row["error"]) == (
-        3 * ACCESSES, LAUNCHES * ACCESSES, 0,
+        row["probed"] * ACCESSES, LAUNCHES * ACCESSES, 0,
     )  # fmt: skip
 
 
@@ -108,7 +109,8 @@ def test_samples_of_launches_into_a_stream(streams: str, profiled: Run, way: str
     found = kernels(run)
     assert set(found) == {"add", "multiply"}
     for row in found.values():
-        assert (row["launches"], row["probed"]) == (20 * len(GRIDS), 3 * len(GRIDS))
+        assert row["launches"] == 20 * len(GRIDS)
+        assert 3 * len(GRIDS) <= row["probed"] <= 4 * len(GRIDS)
         assert (row["estimate"], row["error"]) == (20 * sum(GRIDS) * OF_BLOCK, 0)
 
 
@@ -133,7 +135,7 @@ def test_samples_of_a_captured_graph(streams: str, profiled: Run) -> None:
     found = kernels(profiled(streams, "graph", options=("-t", "access_count", "--sample")))
     assert set(found) == {"add", "multiply"}
     for row in found.values():
-        assert (row["launches"], row["probed"]) == (20 + 10, 3 + 3)
+        assert row["launches"] == 20 + 10 and 3 + 3 <= row["probed"] <= 4 + 4
     assert sum(row["estimate"] for row in found.values()) == 2 * (20 * 2 + 10 * 4) * OF_BLOCK
 
 

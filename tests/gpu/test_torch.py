@@ -300,7 +300,8 @@ def test_operators_pause_in_samples(
     run = profiled(python, str(program), options=("-t", "access_count", "--sample"))
     same(alone, run)
     flags = run.table("kernel_launch", ["flags"])["flags"].to_pylist()
-    assert 5000 < sum(each & abi.FLAG_PAUSED != 0 for each in flags) < 9000
+    # after 4,097 launches without probes, of which the last are within 4,096
+    assert 3000 < sum(each & abi.FLAG_PAUSED != 0 for each in flags) < 9000
     found = {row["operator"]: row["estimate"] for row in rows(run, "access_count", "operators")}
     size = 4 << 20
     expected = {"aten::add": 2, "aten::add_": 3, "aten::mul": 3, "aten::clamp_min": 2}  # of relu

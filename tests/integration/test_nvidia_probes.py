@@ -809,16 +809,18 @@ def test_patches_of_known_shapes_are_taken_out(play: Play) -> None:
     later = Counter[int]()
     for first, (module, _) in enumerate(kernels, start=1):
         own = [launch for launch in counted[1:-3] if launch % 3 == first % 3]
-        # 3, and one more within a round after 100 launches of each of the four shapes, and 200
+        # 3, one soon after, and one more in rounds after 100 launches of each of the four shapes,
+        # and 200; the additional one may count for the first round
         assert own[:3] == [first, first + 3, first + 6]
-        assert 400 < own[3] < 1200 and all(launch > 1200 for launch in own[4:]) and len(own) <= 5
+        assert own[3] < 600 and 400 < own[4] < 1800 and len(own) <= 6
         later[module] += len(own) - 3
     for module, launches, early in ((0x5000, 2 * count + 1, 7), (0x6000, count + 5, 3 + 3)):
         with_patches, without, put_in, taken_out = patched(done)[module]
         assert with_patches + without == launches
         # patches stay in for at most four launches after a probed one
-        assert put_in == taken_out <= 1 + later[module] + (module == 0x6000)
-        assert with_patches <= early + later[module] + 4 * put_in
+        after_early_ones = 1 + later[module] + (module == 0x6000)
+        assert put_in == taken_out <= after_early_ones
+        assert with_patches <= early + later[module] + 4 * after_early_ones
 
 
 def graphs(script: Script, replays: int, counted: Callable[[int], bool]) -> None:

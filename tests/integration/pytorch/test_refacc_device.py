@@ -653,8 +653,8 @@ def test_operators_pause_while_no_launch_is_to_be_probed(
         assert not paused and not told and begun > 18_000
         found["(no operator)"] = found.pop("aten::sigmoid")
     else:
-        # after 4,097 launches, up to sigmoid
-        assert 5000 < len(paused) < 7000 and told and begun < 12_000
+        # up to sigmoid; after 4,097 launches without probes, of which the last are within 4,096
+        assert 1500 < len(paused) < 7000 and told and begun < 16_000
     probed = table(done.run, "access_count", "probed")
     assert abs(sum(row["launches"] for row in probed) - len(launches)) <= len(probed)
     assert all(row["probed"] for row in probed)
