@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from pasta.findings import Finding, Result
     from pasta.members import Owner
+    from pasta.probes.accumulators import Accumulator
     from pasta.processors.context import Context
     from pasta.processors.sampling import Sampling
 
@@ -64,10 +65,11 @@ def with_unseen(name: str, tool: Owner, context: Context, probes: Seen, result: 
     mangled = list(dict.fromkeys(each.kernel for each in covered))
     names = dict(zip(mangled, distinct_names([demangle(each) for each in mangled]), strict=True))
     sampling = probes.sampling
+    estimated = not sampling.exact and _estimates(tool)
     missing = _missing(name, tool, probes)
     parts = [result.summary, sampling.text(), *missing, coverage.summary(covered, names)]
     if sampling.probed and not sampling.exact:
-        parts.insert(2, _scope(tool, sampling))
+        parts.insert(2, _scope(tool, sampling, estimated))
     if shared := probes.patched_beside():
         parts.append(_patched_beside(shared, context))
     return replace(
@@ -78,23 +80,26 @@ def with_unseen(name: str, tool: Owner, context: Context, probes: Seen, result: 
             TABLE: coverage.table(covered, names),
             **({} if sampling.exact else {PROBED: _probed(sampling, context)}),
         },
-        findings=[_within(finding, sampling, _estimates(tool)) for finding in result.findings],
+        findings=[_within(finding, sampling, estimated) for finding in result.findings],
     )
 
 
-def _scope(tool: Owner, sampling: Sampling) -> str:
+def _scope(tool: Owner, sampling: Sampling, estimated: bool) -> str:
     """The launches that the results cover, if some were not probed."""
-    if not _estimates(tool):
+    if not estimated:
         return "counts and shares cover the probed launches only"
-    maps = [each for each in accumulators_of(tool).values() if each.spec.estimated]
+    maps = _estimated_maps(tool)
     scope = sampling.scope_text(maps[0].estimates()) if maps else ""
     return f"totals are estimated for {scope}" if scope else ""
 
 
 def _estimates(tool: Owner) -> bool:
     """Whether results cover all launches."""
-    maps = [each for each in accumulators_of(tool).values() if each.spec.estimated]
-    return tool.estimates and all(each.is_estimate() for each in maps)
+    return tool.estimates and all(each.is_estimate() for each in _estimated_maps(tool))
+
+
+def _estimated_maps(tool: Owner) -> list[Accumulator]:
+    return [each for each in accumulators_of(tool).values() if each.spec.estimated]
 
 
 def _patched_beside(shared: Mapping[int, int], context: Context) -> str:

@@ -1,5 +1,5 @@
-"""Whether launches change in the course of a run: then those that were probed at one time do not
-stand for those of another."""
+"""Whether launches change in the course of a run, so that those probed early do not represent later
+ones."""
 
 from __future__ import annotations
 

@@ -138,7 +138,7 @@ class Sampling:
         self._rows: dict[int, tuple[Any, int, NDArray[Any]]] = {}
 
     def add(self, launches: NDArray[Any], operators: NDArray[Any] | None = None) -> None:
-        """Counts launch records; those of one thread must be in order. `operators`: ids of the
+        """Counts launch records, which must be in order within each thread. `operators`: ids of the
         names (uint32) of the operators in which they are, if those are followed."""
         from pasta import abi
 
@@ -151,8 +151,9 @@ class Sampling:
         kinds = np.zeros(len(launches), np.uint64)
         if operators is not None:
             at_pause = direct & (flags & abi.FLAG_PAUSED != 0)
+            waiting = at_pause & ~probed  # for launches that tell their operators
             kinds[:] = operators
-            kinds[at_pause & ~probed] = _ANY
+            kinds[waiting] = _ANY
         kinds[~direct] = _GRAPH
         words = np.empty((len(launches), 2), np.uint64)
         words[:, 0] = alike << np.uint64(34) | kinds
@@ -169,10 +170,8 @@ class Sampling:
         for page, mine, at in _pages(launches["ordinal"]):
             self._numbers.setdefault(page, np.zeros(_PAGE, np.uint32))[at] = numbers[mine]
         if operators is not None:
-            waiting = at_pause & ~probed
-            order = np.flatnonzero(direct & (~at_pause | waiting))
-            order = order[np.argsort(launches["ordinal"][order], kind="stable")]
-            self._divide(numbers[order], waiting[order])
+            chosen = direct & ~(at_pause & probed)
+            self._divide(numbers[chosen], waiting[chosen], launches["ordinal"][chosen])
 
     def _numbers_of(self, words: NDArray[Any], launches: NDArray[Any]) -> NDArray[Any]:
         """Numbers of the places of launches, from the keys of their shapes and their places."""
@@ -232,14 +231,15 @@ class Sampling:
             self._rows[thread] = last_of[-1], int(lengths[-1]), rows[-3:-1]
         return found
 
-    def _divide(self, numbers: NDArray[Any], waiting: NDArray[Any]) -> None:
+    def _divide(self, numbers: NDArray[Any], waiting: NDArray[Any], ordinals: NDArray[Any]) -> None:
         """Divides launches without a known operator among places, in proportion to those that were
-        followed shortly before: what a program launches at its start may not recur. Launches are in
-        order."""
+        followed shortly before: what a program launches at its start may not recur."""
         size = len(self._waiting)
         if waiting.all():
             self._waiting += np.bincount(numbers, minlength=size)
             return
+        order = np.argsort(ordinals, kind="stable")
+        numbers, waiting = numbers[order], waiting[order]
         for begin in range(0, len(numbers), _CHUNK):
             part = slice(begin, begin + _CHUNK)
             followed = numbers[part][~waiting[part]]

@@ -84,7 +84,7 @@ class Launches:
 
     @property
     def end(self) -> int:
-        """An ordinal above those of all launches."""
+        """An ordinal greater than that of any launch."""
         return len(self._state)
 
     def all_complete(self) -> int:

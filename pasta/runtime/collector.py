@@ -100,6 +100,8 @@ class Collector:
 
     def collect(self) -> tuple[Pipeline, Ended]:
         """Consumes all events until the process has ended; the pipeline and the end."""
+        if not self.session.probes.exists():  # nor will accesses
+            return self._collect()
         with beating(beside(self.ring.path, ".trace")) as self._progress:
             return self._collect()
 
@@ -248,7 +250,7 @@ class Collector:
         return position
 
     def _leave_out_lost(self, pipeline: Pipeline) -> None:
-        """Before the other accesses of these launches are read, as far as possible."""
+        """Leaves out launches that lost accesses, if possible before their other ones are read."""
         if self.trace is not None and self.trace.dropped and pipeline.probes is not None:
             pipeline.probes.leave_out(self.trace.lost(pipeline.probes.launches.end))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -87,12 +88,16 @@ def test_heartbeats_end_without_progress(tmp_path: Path, monkeypatch: Any) -> No
 
 
 def test_a_collector_sends_heartbeats_whatever_it_does(tmp_path: Path, monkeypatch: Any) -> None:
-    """Such as compiling a function when it is first called."""
+    """Such as compiling a function when it is first called. A run without probes has no trace."""
     monkeypatch.setattr("pasta.runtime.trace._BEAT_SECONDS", 0.01)
     write(tmp_path / "1-0.trace", [])
     reader = TraceReader(tmp_path / "1-0.trace")
     collector: Any = object.__new__(Collector)
     collector.ring = SimpleNamespace(path=tmp_path / "1-0")
+    collector.session = SimpleNamespace(probes=tmp_path / "probes")
+    monkeypatch.setattr(Collector, "_collect", lambda _: threading.active_count())
+    assert collector.collect() == threading.active_count()
+    collector.session.probes.touch()
     monkeypatch.setattr(Collector, "_collect", lambda _: beats(reader, 10))
     assert collector.collect()
 
