@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from pasta.lazy import np
+from pasta.processors.allocator_states import AllocatorStates
 from pasta.processors.batch import ABSENT_U64
 from pasta.processors.codes import distinct
 from pasta.processors.object_names import AllocatingOperators, python_line
@@ -83,9 +84,8 @@ class _Allocator:
     gap_reserved: int = 0
     gap_time: int = 0
 
-    def add(self, events: NDArray[Any]) -> None:
-        allocated = events["allocated"].astype(np.int64)
-        reserved = events["reserved"].astype(np.int64)
+    def add(self, states: NDArray[Any]) -> None:
+        allocated, reserved = states["allocated"], states["reserved"]
         self.allocated, self.reserved = int(allocated[-1]), int(reserved[-1])
         self.peak_allocated = max(self.peak_allocated, int(allocated.max()))
         self.peak_reserved = max(self.peak_reserved, int(reserved.max()))
@@ -93,7 +93,7 @@ class _Allocator:
         if reserved[widest] - allocated[widest] > self.gap:
             self.gap = int(reserved[widest] - allocated[widest])
             self.gap_reserved = int(reserved[widest])
-            self.gap_time = int(events["time"][widest])
+            self.gap_time = int(states["time"][widest])
 
 
 @dataclass
@@ -151,6 +151,7 @@ class MemoryTimeline(Tool):
         """Initialize the timeline's lines and the allocators."""
         self.tracks: dict[_Key, _Track] = {}
         self.allocators: dict[int, _Allocator] = {}
+        self.states = AllocatorStates()
         self.finished = _Finished(self.keep)
         self.unknown_sizes = 0
         self.allocating: set[int] = set()  # devices with allocated memory
@@ -172,8 +173,8 @@ class MemoryTimeline(Tool):
             self.last_work = batch.base + max(indices)
         times = [int(batch[kind]["time"].max(initial=0)) for kind in _TIMED_KINDS]
         self.last_time = max(self.last_time, *times)
-        states = batch["allocator_state"]
-        for device in np.unique(states["device"]).tolist():
+        states = self.states.feed(batch)
+        for device in distinct(states["device"]):
             mine = states[states["device"] == device]
             if device not in self.allocators:
                 self.allocators[device] = _Allocator(self._reserved_before(mine[0], batch))

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from pasta.lazy import np
+from pasta.processors.allocator_states import AllocatorStates
 from pasta.processors.codes import RowCodes, grown
 from pasta.processors.loops import Loop
 from pasta.processors.object_names import TensorNames
@@ -115,6 +116,7 @@ class Tensors(Tool):
         self.unsettled = _Unsettled()
         self.lived = _Lived(_MAX_LIVED)
         self.levels: dict[int, LevelTimeline] = {}  # live bytes by device
+        self.states = AllocatorStates()
         self.reserved: dict[int, int] = {}  # by device, before this batch
         from pasta.processors.growth import LiveByOperator, Steps  # imports Numba
 
@@ -126,10 +128,10 @@ class Tensors(Tool):
         rows = self.context.objects.rows
         changes = changes[rows["layer"][changes["object"]] == _tensor_layer()]
         self._follow_growth(changes, self.steps.feed(batch, self.context))
+        states = self.states.feed(batch)
         if len(changes):
-            self._follow_all(changes, batch)
-        for number in np.unique(batch["allocator_state"]["device"]).tolist():
-            states = batch["allocator_state"]
+            self._follow_all(changes, states)
+        for number in np.unique(states["device"]).tolist():
             self.reserved[number] = int(states["reserved"][states["device"] == number][-1])
 
     def _follow_growth(self, changes: NDArray[Any], marks: Marks) -> None:
@@ -138,17 +140,17 @@ class Tensors(Tool):
         amounts = np.stack([sign, sign * self.context.objects.rows["bytes"][ids].view(np.int64)], 1)
         self.by_operator.feed(nodes, amounts, changes["index"], marks)
 
-    def _follow_all(self, changes: NDArray[Any], batch: Batch) -> None:
+    def _follow_all(self, changes: NDArray[Any], states: NDArray[Any]) -> None:
         rows = self.context.objects.rows
         self.at_peak = grown(self.at_peak, len(rows))
         device_of = rows["device"][changes["object"]]
         for number in np.unique(device_of).tolist():
-            self._follow(number, changes[device_of == number], batch)
+            self._follow(number, changes[device_of == number], states)
         freed = changes[changes["sign"] < 0]
         if len(freed):
             self._finish(freed["object"], freed["time"])
 
-    def _follow(self, number: int, changes: NDArray[Any], batch: Batch) -> None:
+    def _follow(self, number: int, changes: NDArray[Any], states: NDArray[Any]) -> None:
         """Updates a device's peak, and the set of tensors live at the peak."""
         rows = self.context.objects.rows
         device = self.devices.setdefault(number, _Device())
@@ -162,7 +164,7 @@ class Tensors(Tool):
         if levels[highest] <= device.peak:
             return
         device.peak, device.peak_time = int(levels[highest]), int(changes["time"][highest])
-        device.reserved = self._reserved(number, int(changes["index"][highest]), batch)
+        device.reserved = self._reserved(number, int(changes["index"][highest]), states)
         device.freed = []
         before = self.context.objects.live()
         mine = (rows["device"][before] == number) & (rows["layer"][before] == _tensor_layer())
@@ -173,10 +175,9 @@ class Tensors(Tool):
         self.at_peak[later[since < 0]] = True
         self.at_peak[later[since > 0]] = False
 
-    def _reserved(self, number: int, index: int, batch: Batch) -> int:
-        """Bytes that a device's allocator had reserved at the allocation with this index."""
-        states = batch["allocator_state"]
-        found = states["reserved"][(states["index"] < index) & (states["device"] == number)]
+    def _reserved(self, number: int, index: int, states: NDArray[Any]) -> int:
+        """Bytes that a device's allocator had reserved after the allocation with this index."""
+        found = states["reserved"][(states["index"] <= index) & (states["device"] == number)]
         return int(found[-1]) if len(found) else self.reserved.get(number, 0)
 
     def _known(self, ids: NDArray[Any], ends: NDArray[Any] | int) -> NDArray[Any]:

@@ -253,6 +253,7 @@ def _prepared(
     samples = adapt_backends(config, tools)
     session = Session.create(config, command, verbosity, wanted, roofs)
     session.document["operators_pause"] = pauses
+    session.document["launch_returns"] = any(map(_may_read_returns, tools))
     try:
         if config.uvm_plan:
             session.uvm_plan.write_text(_native_plan(config.uvm_plan))
@@ -267,6 +268,12 @@ def _prepared(
         session.remove()
         raise
     return session
+
+
+def _may_read_returns(tool: Tool) -> bool:
+    """Whether a tool may read returns of launch calls; no built-in one does."""
+    built_in = type(tool).__module__.startswith("pasta.tools.")
+    return hasattr(tool, "on_launch_ends") or (hasattr(tool, "on_batch") and not built_in)
 
 
 def adapt_backends(config: Config, tools: list[Tool]) -> bool:

@@ -155,25 +155,6 @@ class LateNodes:
             values[name][nodes[known]] = rows[name][known]
 
 
-class LaunchCalls:
-    """Pairs launches with the return of their call, also across batches."""
-
-    LIMIT = 1 << 16
-
-    def __init__(self) -> None:
-        self._calls = Submissions("ordinal", [("ordinal", "u8"), ("time", "u8")], self.LIMIT)
-
-    def feed(self, batch: Batch) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Ordinals and durations (uint64, ns) of the launch calls that returned in this batch."""
-        launches, ends = batch["kernel_launch"], batch["kernel_launch_end"]
-        rows = np.zeros(len(launches), self._calls.pending.dtype)
-        rows["ordinal"], rows["time"] = launches["ordinal"], launches["time"]
-        self._calls.put(rows)
-        found, known = self._calls.take(ends["ordinal"])
-        began, ended = found["time"][known], ends["time"][known]
-        return ends["ordinal"][known], np.where(ended >= began, ended - began, 0)
-
-
 class OpenRanges:
     """The ranges open at a record: nested ones of its thread, and process-wide ones.
 

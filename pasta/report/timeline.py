@@ -153,7 +153,9 @@ def read_timeline(run: RunDirectory, *, whole: bool = False) -> Timeline | None:
         return None
     strings = Strings()
     head = TraceHead(
-        clocked="kernel_complete" in present, copies_clocked="copy_complete" in present
+        clocked="kernel_complete" in present,
+        returns="kernel_launch_end" in present,
+        copies_clocked="copy_complete" in present,
     )
     columns = Columns(process_of(recorded), strings)
     drawing = Drawing(columns, head, recorded.symbols())

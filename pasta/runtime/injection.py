@@ -139,11 +139,12 @@ def _probe_settings(session: Session) -> dict[str, object]:
     from pasta.runtime.probe_plan import probe_settings
 
     document = session.document
-    return probe_settings(
+    settings = probe_settings(
         config,
         traces=bool(document.get("probe_traces")),
         slowdown=float(document.get("probe_slowdown", 10)),
     )
+    return {**settings, "probe_returns": int(document.get("launch_returns", True))}
 
 
 def _backend_settings(session: Session) -> dict[str, object]:

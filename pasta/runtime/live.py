@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from pasta import abi, private
 from pasta.lazy import np
-from pasta.processors.codes import Codes, grown
+from pasta.processors.allocator_states import AllocatorStates
+from pasta.processors.codes import Codes, distinct, grown
 from pasta.processors.correlate import LaunchWindow
 from pasta.processors.demangle import demangle
 from pasta.report.layout import shortened
@@ -48,6 +49,7 @@ class LiveCounts:
         self._window = LaunchWindow()
         self._sizes: dict[int, int] = {}  # of live memory, by address
         self._memory = self._peak = 0
+        self._states = AllocatorStates()
         self._allocated: dict[int, int] = {}  # by frameworks, by device
         self._events = 0
         self._written = 0.0
@@ -76,8 +78,8 @@ class LiveCounts:
                 self._sizes[address] = bytes
                 self._memory += bytes
                 self._peak = max(self._peak, self._memory)
-        states = batch["allocator_state"]
-        for device in np.unique(states["device"]).tolist():
+        states = self._states.feed(batch)
+        for device in distinct(states["device"]):
             self._allocated[device] = int(states["allocated"][states["device"] == device][-1])
 
     def write(self, path: Path, *, now: bool = False) -> None:

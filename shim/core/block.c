@@ -16,11 +16,9 @@ PASTA_EXPORT int pasta_block_is_read(void) {
  * events too.  `was_on`: whether it was started before, which pasta_block_end restores; `number`: of the block, which its
  * reader passes on. */
 PASTA_EXPORT uint64_t pasta_block_begin(int *was_on, uint32_t *number) {
-    static uint32_t blocks;
     pasta_ring *r = pasta_ring_mine();
     uint64_t from;
-    pasta_call_paths_again();
-    *number = ++blocks & 0xffff;
+    *number = __atomic_add_fetch(&pasta_blocks, 1, __ATOMIC_RELAXED) & 0xffff;
     __atomic_store_n(&r->ends, 0, __ATOMIC_SEQ_CST);
     do {
         from = __atomic_load_n(&r->released, __ATOMIC_SEQ_CST);

@@ -23,7 +23,7 @@ static struct {
 static uint64_t stacks[STACKS]; /* upper bits of the hash, id; 0: free */
 static uint64_t stacks_epoch;
 static uint32_t program; /* id of its path */
-static uint32_t last_id, blocks;
+static uint32_t last_id;
 static uint32_t launches_of[KERNELS]; /* by a hash of the kernel */
 static pasta_tap_function *framework_tap;
 
@@ -108,15 +108,13 @@ static uint64_t hash_of(const pasta_frame *frames, size_t count, uint64_t epoch)
 
 /* Addresses and ids mean something else after a library was unloaded, in a fork's child, and in another block. */
 static uint64_t current_epoch(void) {
-    uint64_t epoch = pasta_mix(pasta_mix(pasta_loads_now().removed + 1, pasta_generation()), __atomic_load_n(&blocks, __ATOMIC_RELAXED));
+    uint64_t epoch = pasta_mix(pasta_mix(pasta_loads_now().removed + 1, pasta_generation()), __atomic_load_n(&pasta_blocks, __ATOMIC_RELAXED));
     uint64_t before = __atomic_load_n(&stacks_epoch, __ATOMIC_ACQUIRE);
     if (PASTA_UNLIKELY(before != epoch) &&
         __atomic_compare_exchange_n(&stacks_epoch, &before, epoch, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
         for (size_t i = 0; i < STACKS; i++) __atomic_store_n(&stacks[i], 0, __ATOMIC_RELAXED);
     return epoch;
 }
-
-void pasta_call_paths_again(void) { __atomic_add_fetch(&blocks, 1, __ATOMIC_RELAXED); }
 
 /* Id of a stack, whose frames are recorded if it is new; 0 if there are too many. */
 static uint32_t intern_stack(const pasta_frame *frames, size_t count) {

@@ -19,9 +19,6 @@ typedef struct pasta_component {
     bool late; /* also loaded where the program itself opens PASTA (pasta.profile) */
 } pasta_component;
 
-/* A variable that every record reads: they are next to each other. */
-#define PASTA_HOT __attribute__((section("pasta_hot")))
-
 /* ---- config.c ---- */
 void pasta_config_load(void);
 const char *pasta_session(void); /* directory of the session, or NULL */
@@ -182,13 +179,14 @@ void pasta_tap_set(pasta_tap_function *tap); /* of a framework's hooks; NULL: no
 /* When a source is first used; `program`: id of the program's path. */
 void pasta_call_paths_begin(uint32_t program);
 void pasta_call_paths_forget(void); /* in the child of a fork */
-void pasta_call_paths_again(void); /* stacks are recorded again from now on */
 
 /* ---- processes.c: processes of the session ---- */
 void pasta_register_process(bool forked);
 uint64_t pasta_registration(void);
 
 /* ---- observers.c: between frameworks and backends ---- */
+/* Blocks that have begun in this process. What is recorded once for its readers is recorded again in each. */
+extern uint32_t pasta_blocks;
 /* A framework's allocator hands out `bytes` of device memory. */
 void pasta_tensor_allocated(uint64_t address, uint64_t bytes);
 extern bool pasta_follow_captures; /* set by a framework: backends record the nodes of graphs at their capture */

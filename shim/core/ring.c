@@ -399,7 +399,7 @@ void *pasta_reserve_on(uint32_t thread, pasta_event_kind kind, uint8_t slots, in
     return begin(false, thread, kind, slots, device, PASTA_NO_CONTEXT, PASTA_NO_STREAM);
 }
 
-static uint64_t correlation, launch;
+static uint64_t correlation PASTA_HOT, launch PASTA_HOT;
 
 uint64_t pasta_next_correlation(void) { return __atomic_add_fetch(&correlation, 1, __ATOMIC_RELAXED); }
 

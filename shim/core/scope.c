@@ -11,7 +11,7 @@ enum { MAX_DEPTH = 256, MAX_STARTED = 256, LINKS = 1 << 16 };
 
 static struct {
     bool range, by_operator, module;
-} asked;
+} asked PASTA_HOT;
 
 /* What is open on this thread, the innermost last, also in a fork's child; what is deeper than MAX_DEPTH is only
  * counted. */
@@ -37,7 +37,7 @@ static struct {
     uint32_t brief;      /* they are followed briefly */
     uint64_t until, until_briefly; /* ordinal of the launch after which operators are not needed */
     bool (*change)(bool paused);
-} pause;
+} pause PASTA_HOT;
 
 uint32_t pasta_scope_follows_operators PASTA_HOT;
 

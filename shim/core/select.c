@@ -25,6 +25,7 @@ static struct {
     bool asked, usable;
     regex_t compiled;
 } expressions[PASTA_SELECTIONS];
+static bool selects_kernels PASTA_HOT;
 
 /* The entry of a name, created at first use; NULL where the table is full. */
 static entry *entry_of(uint32_t name) {
@@ -59,7 +60,8 @@ bool pasta_select_configure(void) {
         regerror(error, &expressions[x].compiled, why, sizeof why);
         pasta_say("%s = %s: %s; nothing matches it", keys[x], text, why);
     }
-    return expressions[PASTA_SELECT_KERNEL].asked || expressions[PASTA_SELECT_EXCLUDE].asked;
+    selects_kernels = expressions[PASTA_SELECT_KERNEL].asked || expressions[PASTA_SELECT_EXCLUDE].asked;
+    return selects_kernels;
 }
 
 /* REG_STARTEND: interned text does not end with NUL. */
@@ -98,7 +100,7 @@ static bool is_wanted(const char *symbol) {
 }
 
 bool pasta_select_kernel(uint32_t name, const char *symbol) {
-    if (!expressions[PASTA_SELECT_KERNEL].asked && !expressions[PASTA_SELECT_EXCLUDE].asked) return true;
+    if (!selects_kernels) return true;
     entry *e = name ? entry_of(name) : NULL;
     uint32_t found = e ? __atomic_load_n(&e->found, __ATOMIC_RELAXED) : 0;
     if (PASTA_UNLIKELY(!(found & (IS_KERNEL | NO_KERNEL)))) {

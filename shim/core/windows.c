@@ -18,7 +18,8 @@ static struct {
     uint64_t every, skip, count;
     bool in_scope; /* launches are selected by what is open around them */
     bool always;   /* every launch is probed */
-} settings;
+    bool returns;  /* of launch calls are recorded */
+} settings PASTA_HOT;
 
 static uint64_t steps;      /* marked so far */
 static uint64_t candidates; /* launches that -k and --exclude select */
@@ -54,6 +55,8 @@ static void read_configuration(void) {
     bool by_shape = enough && (settings.unit == ALWAYS || settings.unit == BUDGET);
     settings.in_scope = pasta_scope_configure(enough > 0, by_shape && pasta_config_u64("probe_pause", 0));
     selects = selects || settings.in_scope;
+    const char *call_paths = pasta_config("call_paths");
+    settings.returns = !enough || pasta_config_u64("probe_returns", 0) || (call_paths && *call_paths);
     settings.always = settings.unit == ALWAYS && settings.every <= 1 && !settings.skip && settings.count == UINT64_MAX &&
                       !enough && !selects;
 }
@@ -66,7 +69,7 @@ static void begin_process(void) {
 
 /* 1 + the generation of the process that this state belongs to, and of the one that is preparing it: a
  * lock that another thread of a fork's parent held is void. */
-static uint32_t ready, preparing;
+static uint32_t ready PASTA_HOT, preparing;
 
 static __attribute__((noinline)) void prepare(uint32_t mine) {
     uint32_t held = 0;
@@ -126,6 +129,11 @@ bool pasta_probe_wanted(uint64_t ordinal) {
 bool pasta_probe_always(void) {
     prepare_process();
     return settings.always;
+}
+
+bool pasta_probe_records_returns(void) {
+    prepare_process();
+    return settings.returns;
 }
 
 pasta_probe_decision pasta_probe_takes(const pasta_kernel_launch *l) { return pasta_probe_takes_if(l, true); }

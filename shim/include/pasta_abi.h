@@ -71,7 +71,7 @@ PASTA_INTEGER(pasta_priority, int32_t, PASTA_PRIORITY_absent = -2147483647 - 1)
     X(37, tensor_alloc,      tensor_memory,     on_tensors,        other,         1, 0, 0, "framework allocations", "a framework allocator handed out memory") \
     X(38, tensor_free,       tensor_memory,     on_tensors,        other,         1, 0, 0, "framework frees", "a framework allocator took memory back") \
     X(39, tensor_create,     tensor,            on_tensors,        other,         1, 0, 0, "tensors", "a tensor id was bound to a shape and a storage") \
-    X(46, allocator_state,   allocator_state,   on_tensors,        other,         1, 0, 0, "framework allocator states", "totals of a framework's caching allocator, before its tensor_alloc or tensor_free") \
+    X(46, allocator_state,   allocator_state,   on_tensors,        other,         1, 0, 0, "framework allocator states", "totals of a framework's caching allocator, before a tensor_alloc or tensor_free from which they do not follow") \
     X(28, range_push,        range,             on_ranges,         other,         1, 0, 1, "nested ranges", "a nested range was opened on this thread") \
     X(29, range_pop,         range,             on_ranges,         other,         1, 0, 1, "nested range ends", "the innermost range of this thread and domain was closed") \
     X(30, range_start,       range,             on_ranges,         other,         1, 0, 1, "process-wide ranges", "a process-wide range was opened") \
@@ -85,7 +85,7 @@ PASTA_INTEGER(pasta_priority, int32_t, PASTA_PRIORITY_absent = -2147483647 - 1)
     X(59, host_stack,        host_stack,        on_host_stacks,    other,         0, 0, 1, "call stacks of the host", "the call stack of the thread that submitted work or allocated memory, right behind the work's record") \
     X(63, host_sample,       host_sample,       on_host_samples,   other,         0, 0, 1, "samples of the host", "a thread had used processor time for an interval: its call stack") \
     X( 9, kernel_launch,     kernel_launch,     on_launches,       launch,        0, 0, 0, "kernel launches", "a kernel launch was submitted") \
-    X(10, kernel_launch_end, launch_end,        on_launch_ends,    launch_return, 0, 0, 0, "launch returns", "the launch call returned; the kernel may still run") \
+    X(10, kernel_launch_end, launch_end,        on_launch_ends,    launch_return, 0, 0, 0, "launch returns", "the launch call returned; the kernel may still run; with --sample, only for tools that read it") \
     X(60, communicator,      communicator,      on_collectives,    other,         1, 1, 1, "communicators", "a communication library created a communicator") \
     X(61, collective,        collective,        on_collectives,    activity,      0, 0, 1, "collectives", "a call of a communication library returned: a collective, a send or receive, or the end of a group of them") \
     X(11, kernel_complete,   kernel_complete,   on_completions,    launch_result, 0, 0, 0, "device times of kernels", "a kernel ran, with its device times") \

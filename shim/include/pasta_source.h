@@ -27,6 +27,8 @@
 #include "pasta_abi.h"
 #include "pasta_trace.h"
 
+/* A variable that every record, or every launch, needs: they are next to each other. */
+#define PASTA_HOT __attribute__((section("pasta_hot")))
 #define PASTA_LIKELY(x) __builtin_expect(!!(x), 1)
 #define PASTA_UNLIKELY(x) __builtin_expect(!!(x), 0)
 #define PASTA_EXPORT __attribute__((visibility("default")))
@@ -156,6 +158,9 @@ void pasta_probe_counted(uint32_t shape, uint64_t amount);
 /* Whether a window is open at this launch; asking again changes nothing. */
 bool pasta_probe_wanted(uint64_t ordinal);
 bool pasta_probe_always(void); /* every launch is probed, whatever its kernel */
+/* Whether returns of launch calls are recorded: where launches are sampled only if a tool may read them, or for the host's time by
+ * call path. */
+bool pasta_probe_records_returns(void);
 /* The host has waited for the device: an overhead budget takes the program's time from wait to wait. */
 void pasta_probe_waited(void);
 /* Probes are patches of modules; the first change of a module's patches while the program runs may take that long. */

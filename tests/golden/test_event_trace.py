@@ -13,6 +13,7 @@ import pytest
 from pasta import abi
 from pasta.plugins import find_tools
 from pasta.testing import Events, run_tool
+from tests.support.allocators import allocating
 from tests.support.streams import STEPS, training_run
 
 (EventTrace,) = find_tools("event_trace")
@@ -221,12 +222,25 @@ def test_a_kernel_and_a_copy_that_overlap_on_a_stream_are_on_two_tracks() -> Non
 def test_launches_without_device_times_are_instants() -> None:
     events = Events()
     events.launch("k", stream=5)
+    events.launch_end(0)
     found = trace(events)
     (instant,) = [event for event in found if event["ph"] == "i"]
     assert instant["name"] == "k"
     names = {(e["pid"], e["tid"]): e["args"]["name"] for e in found if e["name"] == "thread_name"}
     assert names[instant["pid"], instant["tid"]] == "stream 0x5"
     assert "s" not in {event["ph"] for event in found}
+
+
+def test_launch_calls_without_returns_are_instants() -> None:
+    events = Events()
+    for ordinal in range(2):
+        events.launch("k")
+        events.complete(ordinal, 5000 * ordinal + 100, 5000 * ordinal + 200)
+    found = trace(events)
+    calls = [event for event in found if event["name"] == "cudaLaunchKernel"]
+    assert [event["ph"] for event in calls] == ["i", "i"]
+    assert [event["dur"] for event in found if event["ph"] == "X"] == [0.1, 0.1]
+    assert not {"s", "f"} & {event["ph"] for event in found}
 
 
 @pytest.mark.parametrize(
@@ -386,6 +400,18 @@ def test_tensor_memory_is_a_counter() -> None:
         {"Total Reserved": 2048, "Total Allocated": 512, "Bytes": 512, "Device Id": 0,
          "Device Type": 1, "Addr": 0x2000},
         {**host, "Total Allocated": 0, "Bytes": -100},
+    ]  # fmt: skip
+
+
+def test_totals_of_allocators_follow_from_tensors() -> None:
+    dense, sparse = (
+        [event for event in trace(allocating(dense=dense)) if event["name"] == "[memory]"]
+        for dense in (True, False)
+    )
+    assert sparse == dense
+    names = ("Total Allocated", "Total Reserved", "Bytes")
+    assert [tuple(event["args"][name] for name in names) for event in sparse[:3]] == [
+        (300, 1000, 300), (900, 2000, 600), (600, 2000, -300),
     ]  # fmt: skip
 
 

@@ -10,6 +10,7 @@ import pytest
 from pasta.plugins import find_tools
 from pasta.processors.timeline import LevelTimeline
 from pasta.testing import Events, run_tool, run_tools
+from tests.support.allocators import allocating
 
 (MemoryTimeline,) = find_tools("memory_timeline")
 
@@ -100,6 +101,19 @@ def test_fragmentation_of_the_caching_allocator() -> None:
     assert (row["peak_allocated"], row["peak_reserved"]) == (900, 2000)
     assert (row["largest_gap"], row["gap_time"], row["share"]) == (1400, 30, 0.7)
     assert (row["allocated_at_end"], row["reserved_at_end"]) == (700, 2000)
+
+
+def test_totals_of_the_caching_allocator_follow_from_tensors() -> None:
+    dense, sparse = (
+        run_tool(MemoryTimeline, allocating(dense=dense), splits=splits)
+        for dense, splits in ((True, []), (False, [3, 4]))
+    )
+    (row,) = sparse.tables["allocator"].rows()
+    assert row == next(iter(dense.tables["allocator"].rows()))
+    assert (row["peak_allocated"], row["peak_reserved"]) == (950, 2000)
+    assert (row["allocated_at_end"], row["reserved_at_end"]) == (350, 1500)
+    assert (row["largest_gap"], row["share"]) == (1400, 0.7)
+    assert sparse.summary == dense.summary
 
 
 def test_freed_allocations_are_bounded_except_at_the_peak() -> None:

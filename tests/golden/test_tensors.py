@@ -9,6 +9,7 @@ import pytest
 from pasta.plugins import find_tools
 from pasta.testing import Events, run_tool
 from pasta.tool import Result
+from tests.support.allocators import allocating
 from tests.support.streams import training_run
 
 (Tensors,) = find_tools("tensors")
@@ -199,6 +200,15 @@ def test_host_and_device_memory_are_separate() -> None:
     assert "host: peak of 100 B in 1 tensor " in summary
     assert "device 0: peak of 200 B in 1 tensor " in summary
     assert "2.00 MiB reserved by the allocator; device 1: peak of 300 B" in summary
+
+
+def test_reserved_bytes_at_a_peak_without_totals() -> None:
+    summary = run_tool(Tensors, allocating(dense=True)).summary
+    assert "peak of 950 B in 3 tensors " in summary
+    assert "1.95 KiB reserved by the allocator" in summary
+    sparse = allocating(dense=False)
+    for split in range(len(sparse)):
+        assert run_tool(Tensors, sparse, splits=[split]).summary == summary
 
 
 def test_no_events() -> None:

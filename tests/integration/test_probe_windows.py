@@ -4,6 +4,7 @@ all."""
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import Any
 
 import pyarrow.dataset as ds
@@ -295,6 +296,26 @@ def test_enough_of_each_shape(pasta_preload, compile_c) -> None:
     exact = 2 * (1000 * 32 + 500 * 64 + sum(1 + i * 7919 % 64 for i in range(3, 2000, 4)))
     assert abs(row["estimate"] - exact) <= 3 * row["error"] > 0
     assert row["error"] < 0.05 * exact
+
+
+def test_returns_of_sampled_launches_are_recorded_for_tools_that_may_read_them(
+    pasta_preload, compile_c, tmp_path: Path
+) -> None:
+    tool = tmp_path / "returns.py"
+    handler = "    def on_launch_ends(self, ends): pass\n"
+    tool.write_text(f"from pasta.tool import Tool\nclass Returns(Tool):\n{handler}")
+    program = compile_c(MANY)
+    for given, count in (
+        (("--sample",), 0),
+        (("--sample", "-t", "kernel_freq"), 0),
+        (("--sample", "-t", str(tool)), 300),
+        (("--sample", "--call-paths", "launches"), 300),
+        ((), 300),
+    ):
+        done = pasta_preload(program, options=(*options(), *given, "-f", "-o", "pasta-out/run"))
+        assert done.exit_status == 0, done.stderr
+        events = done.run.manifest["events"]
+        assert (events["kernel_launch"], events.get("kernel_launch_end", 0)) == (300, count), given
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pasta.processors.correlate import LaunchCalls, LaunchNames, LaunchWindow, OpenRanges
+from pasta.processors.correlate import LaunchNames, LaunchWindow, OpenRanges
 from pasta.testing import Events
 from tests.support.examples import examples
 
@@ -57,19 +57,6 @@ def test_completions_match_kernels_of_earlier_batches() -> None:
     names.feed(completions)
     ids = names.names(completions["kernel_complete"]["ordinal"])
     assert events.strings.many(ids) == ["b", "a", ""]
-
-
-def test_durations_of_launch_calls() -> None:
-    events = Events()
-    a = events.launch("a", time=100)
-    b = events.launch("b", time=150)
-    events.launch_end(b, time=160)
-    events.launch_end(a, time=190)
-    events.launch_end(77, time=200)
-    calls = LaunchCalls()
-    results = [calls.feed(batch) for batch in events.batches([1, 3])]
-    pairs = [tuple(map(int, pair)) for o, d in results for pair in zip(o, d, strict=True)]
-    assert pairs == [(b, 10), (a, 90)]
 
 
 def test_paths_of_open_ranges() -> None:

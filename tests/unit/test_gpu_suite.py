@@ -86,6 +86,18 @@ def test_parts_that_do_not_fit_are_not_run(tmp_path: Path, stand_ins: dict[str, 
     assert not (tmp_path / "out" / "small.txt").exists()
 
 
+def test_wheels_are_found_from_where_the_suite_is_started(
+    tmp_path: Path, stand_ins: dict[str, str]
+) -> None:
+    (tmp_path / "wheels").mkdir()
+    (tmp_path / "wheels" / "some-1.whl").touch()
+    status, _ = run_suite(tmp_path, "small", **{**stand_ins, "WHEELS": "wheels"})
+    installed = (tmp_path / "out" / "install.log").read_text()
+    assert (status, f"{tmp_path}/wheels/some-1.whl" in installed) == (0, True)
+    status, output = run_suite(tmp_path, "small", **{**stand_ins, "WHEELS": "wheel"})
+    assert (status, output) == (2, "gpu-suite: no directory wheel: see WHEELS\n")
+
+
 def test_unknown_part(tmp_path: Path, stand_ins: dict[str, str]) -> None:
     status, output = run_suite(tmp_path, "small", "smaller", **stand_ins)
     assert (status, output) == (2, "gpu-suite: there is no part smaller: see ci/gpu-suite --list\n")

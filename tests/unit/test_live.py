@@ -17,6 +17,7 @@ import pytest
 from pasta.runtime import live
 from pasta.runtime.live import LiveCounts, LiveView, Progress
 from pasta.testing import Events
+from tests.support.allocators import allocating
 
 
 class FakeRing:
@@ -57,6 +58,17 @@ def test_counts_match_the_events(counted: Path) -> None:
         "events": 16, "launches": 6, "time": 2020, "memory": 1024, "peak": 3 << 20,
         "allocated": 4096, "kernels": [["slow", 3, 2000], ["fast", 3, 20]],
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(("dense", "split"), [(True, 8), (False, 6)])
+def test_allocated_bytes_follow_from_tensors(dense: bool, split: int, tmp_path: Path) -> None:
+    events = allocating(dense=dense)
+    counts, found = LiveCounts(events.strings), []
+    for batch in events.batches([split]):
+        counts.add(batch)
+        counts.write(tmp_path / "1-1.live", now=True)
+        found.append(json.loads((tmp_path / "1-1.live").read_text())["allocated"])
+    assert found == [700, 350]
 
 
 def test_processes_are_summed(counted: Path, tmp_path: Path) -> None:

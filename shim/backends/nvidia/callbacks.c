@@ -1,8 +1,8 @@
 /* Callbacks of the Sanitizer API: each fills one record.  Here are launches, copies, graphs and waits. */
 #include "source.h"
 
-static bool recording, delivered;
-static uint32_t recorded_generation;
+static bool recording PASTA_HOT, delivered PASTA_HOT;
+static uint32_t recorded_generation PASTA_HOT;
 
 void pasta_nv_record(bool on) {
     recorded_generation = pasta_generation();
@@ -64,6 +64,7 @@ static void launch_begin(const pasta_nv_launch *l, uint64_t key, uint64_t stream
 
 static void launch_end(const pasta_nv_launch *l, uint64_t key, uint64_t stream, uint8_t flags) {
     open_launch *open = NULL;
+    if (pasta_nv_probes_on() && !pasta_probe_records_returns()) return;
     for (uint32_t back = 1; back <= MAX_OPEN && !open; back++) {
         open_launch *candidate = &here.launches[(here.next - back) % MAX_OPEN];
         if (candidate->correlation && candidate->handle == key) open = candidate;

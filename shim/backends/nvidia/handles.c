@@ -28,7 +28,7 @@ static struct {
     uint64_t handle;
     uint32_t place; /* number | device << 16 */
 } contexts[PASTA_NV_CONTEXTS];
-static uint32_t context_slots;
+static uint32_t context_slots PASTA_HOT;
 static uint16_t next_number;
 static uint32_t device_name;
 

@@ -32,6 +32,7 @@ static pthread_mutex_t changing = PTHREAD_MUTEX_INITIALIZER;
 static live **table; /* sorted by address */
 static size_t count, room;
 static uint64_t version;
+static uint64_t layout; /* changes where allocations begin and end */
 static uint32_t numbers;
 static size_t all_pieces;
 static bool full; /* MAX_PIECES is reached */
@@ -99,8 +100,13 @@ static void release(live *l) {
     free(l);
 }
 
-static void drop(size_t index) {
+static void changed_layout(void) {
     __atomic_fetch_add(&version, 1, __ATOMIC_RELEASE);
+    __atomic_fetch_add(&layout, 1, __ATOMIC_RELEASE);
+}
+
+static void drop(size_t index) {
+    changed_layout();
     release(table[index]);
     memmove(&table[index], &table[index + 1], (--count - index) * sizeof *table);
 }
@@ -123,7 +129,7 @@ bool pasta_nv_allocated(pasta_nv_place at, pasta_nv_allocation *reported) {
             free(l->pieces);
             *l = (live){.allocation = *reported};
         }
-        __atomic_fetch_add(&version, 1, __ATOMIC_RELEASE);
+        changed_layout();
     }
     if (l) see(l, at);
     pthread_mutex_unlock(&changing);
@@ -174,7 +180,7 @@ void pasta_nv_free_all_of(pasta_nv_place destroyed) {
             release(l);
         }
     }
-    if (kept != count) __atomic_fetch_add(&version, 1, __ATOMIC_RELEASE);
+    if (kept != count) changed_layout();
     count = kept;
     pthread_mutex_unlock(&changing);
 }
@@ -273,9 +279,24 @@ static void number_pieces(live *l, uint64_t first, uint64_t last) {
     }
 }
 
+/* Tensors whose pieces there are, by hash. A program allocates most of its tensors again at each step, and that must not cost
+ * a search with the lock held. Of equal hashes, of 64 bits, one is taken for the other. */
+enum { KNOWN = 1 << 13 };
+static uint64_t known[KNOWN];
+
+static uint64_t hash_of(uint64_t address, uint64_t bytes) {
+    uint64_t hash = 0, words[] = {address, bytes, __atomic_load_n(&layout, __ATOMIC_ACQUIRE)};
+    for (int i = 0; i < 3; i++) {
+        hash = (hash ^ words[i]) * UINT64_C(0x9e3779b97f4a7c15);
+        hash ^= hash >> 29;
+    }
+    return hash;
+}
+
 void pasta_nv_tensor(uint64_t address, uint64_t bytes) {
-    uint64_t end = address + bytes;
+    uint64_t end = address + bytes, hash = hash_of(address, bytes);
     bool first = false, changed = false;
+    if (__atomic_load_n(&known[hash % KNOWN], __ATOMIC_RELAXED) == hash) return;
     pthread_mutex_lock(&changing);
     bool was_full = full;
     size_t index = index_of(address);
@@ -292,6 +313,8 @@ void pasta_nv_tensor(uint64_t address, uint64_t bytes) {
     }
     first = full && !was_full;
     if (changed) __atomic_fetch_add(&version, 1, __ATOMIC_RELEASE);
+    hash = hash_of(address, bytes);
+    __atomic_store_n(&known[hash % KNOWN], hash, __ATOMIC_RELAXED);
     pthread_mutex_unlock(&changing);
     if (first)
         pasta_say("probes: tensors began at more than %d addresses: accesses to further tensors count for their allocations",

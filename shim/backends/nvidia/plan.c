@@ -12,9 +12,10 @@
 #include "probes.h"
 
 pasta_nv_plan pasta_nv_the_plan;
+bool pasta_nv_probing PASTA_HOT;
 #define plan pasta_nv_the_plan
 
-bool pasta_nv_probes_on(void) { return PASTA_UNLIKELY(__atomic_load_n(&plan.on, __ATOMIC_ACQUIRE)); }
+bool pasta_nv_probes_on(void) { return PASTA_UNLIKELY(__atomic_load_n(&pasta_nv_probing, __ATOMIC_ACQUIRE)); }
 
 static bool number_of(const char *text, uint64_t *number) {
     char *end;

@@ -62,7 +62,7 @@ bool pasta_nv_probes_set_up(const char *api) {
     });
     pasta_on_tensor(on_tensor);
     pasta_probe_patches(PASTA_NV_FIRST_PATCHING_NS);
-    __atomic_store_n(&plan.on, true, __ATOMIC_RELEASE);
+    __atomic_store_n(&pasta_nv_probing, true, __ATOMIC_RELEASE);
     return true;
 }
 
@@ -288,5 +288,5 @@ void pasta_nv_probes_finish(void) {
     for (pasta_nv_prober *p = pasta_nv_probers(); p; p = p->next) pasta_nv_patches_finish(p);
     pasta_nv_readback_finish();
     pasta_nv_trace_finish();
-    __atomic_store_n(&plan.on, false, __ATOMIC_RELEASE);
+    __atomic_store_n(&pasta_nv_probing, false, __ATOMIC_RELEASE);
 }

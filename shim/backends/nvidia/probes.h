@@ -34,7 +34,6 @@ typedef struct pasta_nv_hash {
 
 /* The launcher's plan (pasta/backends/nvidia/plan.py writes it). */
 typedef struct pasta_nv_plan {
-    bool on;
     const char *api; /* version of the Sanitizer library that the patches are for */
     pasta_nv_patch patches[PASTA_NV_PATCHES];
     const char *cubins[PASTA_NV_CUBINS];
@@ -55,6 +54,7 @@ typedef struct pasta_nv_plan {
     uint64_t trace;  /* bytes of page-locked memory for access records; 0: none are written */
 } pasta_nv_plan;
 extern pasta_nv_plan pasta_nv_the_plan;
+extern bool pasta_nv_probing; /* probes are on; see pasta_nv_probes_on */
 
 /* A table of objects as of one state of the allocations. */
 typedef struct pasta_nv_version {

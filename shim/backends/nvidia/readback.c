@@ -32,9 +32,9 @@ static struct {
     uint32_t generation; /* of the process that started it */
 } reader = {.finished = PTHREAD_COND_INITIALIZER};
 
-static _Thread_local bool own;
+static pthread_t own PASTA_HOT; /* 0: none; asked at each callback, where a thread's own variable would cost a call */
 
-bool pasta_nv_probes_own_thread(void) { return own; }
+bool pasta_nv_probes_own_thread(void) { return __atomic_load_n(&own, __ATOMIC_RELAXED) == pthread_self(); }
 
 /* ---- storage of objects that were freed ---- */
 
@@ -172,7 +172,7 @@ static void pause_until_woken(uint64_t nanoseconds) { /* pasta_nv_reader.lock he
 
 static void *run(void *unused) {
     (void)unused;
-    own = true;
+    __atomic_store_n(&own, pthread_self(), __ATOMIC_RELAXED);
     pthread_setname_np(pthread_self(), "pasta-probes");
     bool waiting = true; /* create the stream at once: a kernel may break the context soon */
     for (;;) {
@@ -193,6 +193,7 @@ static void *run(void *unused) {
         if (!finish) reuse_storage();
         if (finish && !waiting) break;
     }
+    __atomic_store_n(&own, 0, __ATOMIC_RELAXED);
     pthread_mutex_lock(&pasta_nv_reader.lock);
     reader.done = true;
     pthread_cond_broadcast(&reader.finished);

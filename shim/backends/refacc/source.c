@@ -223,6 +223,7 @@ static void on_launch_begin(ra_launch_data *d) {
 }
 
 static void on_launch_end(const ra_launch_data *d) {
+    if (!pasta_probe_records_returns()) return;
     pasta_launch_end *e =
         PASTA_BEGIN_AS(kernel_launch_end, launch_end, d->device, context_of(d->context), d->stream);
     if (!e) return;

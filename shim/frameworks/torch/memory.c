@@ -30,36 +30,71 @@ PASTA_EXPORT out_of_memory_function pasta_torch_out_of_memory __asm__(OUT_OF_MEM
 PASTA_EXPORT alloc_function pasta_torch_alloc_cpu __asm__(ALLOC);
 PASTA_EXPORT free_function pasta_torch_free_cpu __asm__(FREE);
 
-static bool followed;
+#define LOAD(place) __atomic_load_n(&(place), __ATOMIC_RELAXED)
+#define STORE(place, value) __atomic_store_n(&(place), value, __ATOMIC_RELAXED)
 
-bool pasta_torch_memory_follow(bool follow) { return __atomic_exchange_n(&followed, follow, __ATOMIC_RELAXED); }
+static bool followed PASTA_HOT;
+static uint32_t follows PASTA_HOT; /* times that it began */
+
+bool pasta_torch_memory_follow(bool follow) {
+    __atomic_fetch_add(&follows, follow, __ATOMIC_RELAXED);
+    return __atomic_exchange_n(&followed, follow, __ATOMIC_RELAXED);
+}
 
 static int16_t number_of(c10_device device) { return device.type == DEVICE_CPU ? PASTA_NO_DEVICE : device.index; }
 
-static void publish(pasta_event_kind kind, uint64_t address, uint64_t bytes, c10_device device) {
+static bool publish(pasta_event_kind kind, uint64_t address, uint64_t bytes, c10_device device) {
     pasta_tensor_memory *e = pasta_begin(kind, PASTA_SLOTS(pasta_tensor_memory), number_of(device), PASTA_NO_CONTEXT, PASTA_NO_STREAM);
-    if (!e) return;
+    if (!e) return false;
     e->address = address;
     e->bytes = bytes;
     e->stack = pasta_framework_stack();
     e->memory = device.type == DEVICE_CPU ? PASTA_MEMORY_host : PASTA_MEMORY_device;
     pasta_publish(e);
+    return true;
 }
 
-static void publish_state(uint64_t allocated, uint64_t reserved, c10_device device) {
+/* ---- totals of an allocator ----
+ *
+ * Usually they follow from those before and the bytes of the tensor (pasta/processors/allocator_states.py): a record of them
+ * for each tensor would be the most frequent one of a training step. It is written where they do not follow, and at times, since
+ * records may be lost. */
+enum { DEVICES = 128, EVERY = 256 };
+
+/* What readers know. An allocator reports with its lock held; if one does not, too many records are written. */
+static struct {
+    uint64_t allocated, reserved;
+    uint64_t reader; /* who knows: the process; blocks, and times of following, until then */
+    uint32_t left;   /* tensors until they are written again; 0: they are not known */
+} told[DEVICES];
+
+static bool publish_state(uint64_t allocated, uint64_t reserved, c10_device device) {
     pasta_allocator_state *e = PASTA_BEGIN(allocator_state, number_of(device), PASTA_NO_CONTEXT, PASTA_NO_STREAM);
-    if (!e) return;
+    if (!e) return false;
     e->allocated = allocated;
     e->reserved = reserved;
     pasta_publish(e);
+    return true;
+}
+
+static void publish_tensor(uint64_t address, int64_t bytes, uint64_t allocated, uint64_t reserved, c10_device device) {
+    uint8_t d = (uint8_t)device.index % DEVICES;
+    uint64_t reader = (uint64_t)pasta_generation() << 32 | (LOAD(pasta_blocks) + LOAD(follows));
+    uint32_t left = LOAD(told[d].reader) == reader ? LOAD(told[d].left) : 0;
+    bool follow = left && LOAD(told[d].reserved) == reserved && LOAD(told[d].allocated) + (uint64_t)bytes == allocated;
+    bool known = follow || publish_state(allocated, reserved, device);
+    known &= publish(bytes > 0 ? PASTA_EVENT_tensor_alloc : PASTA_EVENT_tensor_free, address,
+                     (uint64_t)(bytes > 0 ? bytes : -bytes), device);
+    STORE(told[d].reader, reader);
+    STORE(told[d].allocated, allocated);
+    STORE(told[d].reserved, reserved);
+    STORE(told[d].left, !known ? 0 : follow ? left - 1 : EVERY);
 }
 
 void pasta_torch_report(void *pointer, int64_t bytes, size_t allocated, size_t reserved, c10_device device) {
     if (followed && device.type != DEVICE_CPU && bytes && pasta_ring_mine()) {
-        pasta_event_kind kind = bytes > 0 ? PASTA_EVENT_tensor_alloc : PASTA_EVENT_tensor_free;
         if (bytes > 0) pasta_tensor_allocated((uint64_t)pointer, (uint64_t)bytes);
-        publish_state(allocated, reserved, device);
-        publish(kind, (uint64_t)pointer, (uint64_t)(bytes > 0 ? bytes : -bytes), device);
+        publish_tensor((uint64_t)pointer, bytes, allocated, reserved, device);
     }
     PASTA_NEXT(report_function, REPORT)
     if (call) call(pointer, bytes, allocated, reserved, device);

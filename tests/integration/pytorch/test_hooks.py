@@ -186,6 +186,41 @@ except RuntimeError:
     assert (mark["name"], mark["device"]) == (f"out of memory: {4 << 50} bytes", None)
 
 
+REPORTS = """
+import ctypes, torch
+report = ctypes.CDLL(None)._ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE
+def allocate(address, bytes, allocated, reserved):
+    CUDA, index = 1, 2
+    report(ctypes.c_void_p(address), ctypes.c_int64(bytes), ctypes.c_size_t(allocated),
+           ctypes.c_size_t(reserved), ctypes.c_uint16(CUDA | index << 8))
+allocated = 0
+for i in range(600):
+    allocated += 512
+    allocate(4096 + 512 * i, 512, allocated, 1 << 20)
+allocate(4096, -512, allocated - 512, 1 << 20)
+allocate(1 << 20, 2048, allocated + 1536, 2 << 20)  # reserves
+allocate(2 << 20, 512, allocated + 4096, 2 << 20)  # the report before was lost
+print(allocated + 4096)
+"""
+
+
+def test_totals_of_an_allocator_are_recorded_where_they_do_not_follow(
+    pasta_preload, program
+) -> None:
+    done = pasta_preload(sys.executable, program(REPORTS), options=("-t", "memory_timeline"))
+    assert (done.stdout, done.notes) == (f"{600 * 512 + 4096}\n", [])
+    # the first one, every 257th, where more is reserved, and after the lost report
+    states = [(row["allocated"], row["reserved"]) for row in events(done.run, "allocator_state")]
+    assert states == [
+        *((number * 512, 1 << 20) for number in (1, 258, 515)),
+        (600 * 512 + 1536, 2 << 20),
+        (600 * 512 + 4096, 2 << 20),
+    ]
+    assert done.run.count("tensor_alloc") >= 602
+    (row,) = table(done.run, "memory_timeline", "allocator")
+    assert (row["peak_allocated"], row["largest_gap"]) == (600 * 512 + 4096, (2 << 20) - 308_736)
+
+
 def test_modules_created_and_destroyed(pasta_preload, program) -> None:
     path = program("""
 import torch

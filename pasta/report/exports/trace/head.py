@@ -21,14 +21,17 @@ class TraceHead:
     operators: bool = True
     #: Whether kernels have device times.
     clocked: bool = False
+    #: Whether returns of launch calls were recorded.
+    returns: bool = False
     #: Whether copies have device times.
     copies_clocked: bool = False
     rank: int | None = None
     devices: dict[int, str] = field(default_factory=dict)
 
     def feed(self, batch: Batch, strings: Strings) -> None:
-        """Reads the rank, the devices, and whether kernels and copies have times from a batch."""
+        """Reads the rank, the devices, and which times there are from a batch."""
         self.clocked |= len(batch["kernel_complete"]) > 0
+        self.returns |= len(batch["kernel_launch_end"]) > 0
         self.copies_clocked |= len(batch["copy_complete"]) > 0
         for started in batch["process_start"]:
             variables = strings[int(started["environment"])].split("\x1f")

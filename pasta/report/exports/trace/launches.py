@@ -27,11 +27,12 @@ class Launch:
 
 
 class Launches:
-    """Draws kernels: as slices if they have device times, otherwise as instants."""
+    """Draws kernels as slices if they have device times, otherwise as instants; and launch calls
+    as slices if their returns were recorded, otherwise as instants."""
 
-    def __init__(self, out: Tracks, clocked: bool) -> None:
+    def __init__(self, out: Tracks, clocked: bool, returns: bool) -> None:
         self.out = out
-        self.clocked = clocked
+        self.clocked, self.returns = clocked, returns
         self.pending: dict[int, Launch] = {}
         #: Operators open at graph launches by thread and time, for nodes that are recorded later.
         self.graphs: dict[tuple[int, int], int] = {}
@@ -64,13 +65,15 @@ class Launches:
             detail = self._detail(
                 name, ordinal, operator, on, device, grid, block, registers, static, shared
             )
-        if not in_graph:
-            what = ("launch", ordinal)
-            self.out.begin(track, what, time, "cuda_runtime", self.out.call("kernel launch"), call)
+        launching = self.out.call("kernel launch")
+        if not in_graph and self.returns:
+            self.out.begin(track, ("launch", ordinal), time, "cuda_runtime", launching, call)
+        elif not in_graph:
+            self.out.instant(track, time, launching, call, category="cuda_runtime")
         if not self.clocked:
             self.out.instant(on, time, label, detail, category="kernel")
             return
-        called = None if in_graph else (track, time)
+        called = None if in_graph or not self.returns else (track, time)
         self.pending[ordinal] = Launch(label, detail, device, stream, called)
         if len(self.pending) > _MAX_PENDING:
             del self.pending[next(iter(self.pending))]

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from pasta.lazy import np
+from pasta.processors.allocator_states import AllocatorStates
 from pasta.report.exports.trace.format import ABSENT_U64, Draw, Draws, Tracks
 
 if TYPE_CHECKING:
@@ -22,21 +23,24 @@ class Memory:
     def __init__(self, out: Tracks) -> None:
         self.out = out
         self.objects: ObjectTable | None = None
+        self.states = AllocatorStates()
         self.live: dict[str, int] = {}
         self.allocators: dict[int, tuple[int, int | None]] = {}  # by device: handed out, held
 
     @property
     def draws(self) -> Draws:
         """Handlers by event kind."""
-        return {
-            **dict.fromkeys(_MEMORY, (self.memory, ())),
-            "allocator_state": (self.allocator, ("allocated", "reserved")),
-        }
+        return dict.fromkeys((*_MEMORY, "allocator_state"), (self.memory, ()))
 
     def changes(self, batch: Batch) -> Iterator[tuple[int, Draw, Any]]:
-        """Changes of live bytes from the object table, which stay exact after missed frees."""
+        """Changes of allocators' totals, then of live bytes from the object table, which stay exact
+        after missed frees."""
         from pasta import abi
 
+        if self.out.detailed:
+            states = self.states.feed(batch)
+            for index, *totals in states.tolist():
+                yield index, self.allocator, totals
         if not any(kind in batch.records for kind in _MEMORY):
             return
         if self.objects is None:
@@ -71,9 +75,7 @@ class Memory:
                 row = (time, name, size, address, device, threads[index])
                 yield index, self.allocation, row
 
-    def allocator(
-        self, time: int, thread: int, device: int, stream: int, allocated: int, reserved: int
-    ) -> None:
+    def allocator(self, time: int, device: int, allocated: int, reserved: int) -> None:
         """Records the bytes that an allocator handed out and holds, by device."""
         self.allocators[device] = allocated, reserved
 

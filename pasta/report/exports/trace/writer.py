@@ -92,7 +92,7 @@ class Drawing:
         self.out = out
         self.stacks = Stacks(conventions(), symbols)
         self.ranges, self.memory, work = Ranges(out), Memory(out), Work(out)
-        launches, operators = Launches(out, head.clocked), Operators(out, self.stacks)
+        launches, operators = Launches(out, head.clocked, head.returns), Operators(out, self.stacks)
         self.copies = Copies(out, head.copies_clocked)
         self.draws: Draws = {}
         self.samples, devices = HostSamples(out, self.stacks), Telemetry(out)
