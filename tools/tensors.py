@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from pasta.lazy import np
 from pasta.processors.allocator_states import AllocatorStates
-from pasta.processors.codes import RowCodes, grown
+from pasta.processors.codes import RowCodes, distinct, grown
 from pasta.processors.loops import Loop
 from pasta.processors.object_names import TensorNames
 from pasta.processors.timeline import LevelTimeline
@@ -131,7 +131,7 @@ class Tensors(Tool):
         states = self.states.feed(batch)
         if len(changes):
             self._follow_all(changes, states)
-        for number in np.unique(states["device"]).tolist():
+        for number in distinct(states["device"]):
             self.reserved[number] = int(states["reserved"][states["device"] == number][-1])
 
     def _follow_growth(self, changes: NDArray[Any], marks: Marks) -> None:

@@ -204,7 +204,7 @@ class Accumulator:
         return self._complete(self._sums.rows())
 
     def _complete(self, rows: NDArray[Any]) -> NDArray[Any]:
-        """Rows, without those of launches that lost counts if rows are by launch."""
+        """Drops the rows of launches that lost counts; all are kept unless rows are by launch."""
         if self._sampling is None or "launch" not in (rows.dtype.names or ()):
             return rows
         missed = self._sampling.missed(rows["launch"])

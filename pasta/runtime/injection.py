@@ -144,7 +144,9 @@ def _probe_settings(session: Session) -> dict[str, object]:
         traces=bool(document.get("probe_traces")),
         slowdown=float(document.get("probe_slowdown", 10)),
     )
-    return {**settings, "probe_returns": int(document.get("launch_returns", True))}
+    # call paths show how long launch calls take
+    returns = bool(config.call_paths) or document.get("launch_returns", True)
+    return {**settings, "probe_returns": int("probe_enough" not in settings or returns)}
 
 
 def _backend_settings(session: Session) -> dict[str, object]:

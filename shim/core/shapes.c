@@ -217,10 +217,15 @@ static void count_launch(void) {
 
 typedef enum { NOT_DUE, DUE_FOR_EXTRA, DUE } dueness;
 
+static bool is_due_again(const shape *s) {
+    uint64_t again = LOAD(s->again);
+    return PASTA_UNLIKELY(again) && LOAD(all_shapes.launches) >= again;
+}
+
 /* Of a shape, and of the entry that has its turn: its own, or that of all operators. */
 static dueness due_in_rounds(const shape *s, const shape *entry) {
     if (LOAD(s->check) != LOAD(checks.number)) return DUE;
-    if (PASTA_UNLIKELY(LOAD(s->again)) && LOAD(all_shapes.launches) >= LOAD(s->again)) return DUE;
+    if (is_due_again(s)) return DUE;
     bool in_extra = LOAD(entry->differing) && LOAD(entry->extra) != LOAD(extra.number);
     return in_extra || LOAD(entry->next) ? DUE_FOR_EXTRA : NOT_DUE;
 }
@@ -257,7 +262,7 @@ static bool has_turn(const pasta_kernel_launch *l, shape *entry, uint32_t number
 /* What a round or a change in the course of the run asked for. */
 static void probed_again(shape *s) {
     STORE(s->check, LOAD(checks.number));
-    if (LOAD(s->again) && LOAD(all_shapes.launches) >= LOAD(s->again)) STORE(s->again, 0);
+    if (is_due_again(s)) STORE(s->again, 0);
 }
 
 static void end_turn(shape *entry) {

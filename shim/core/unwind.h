@@ -8,12 +8,6 @@
 
 enum { PASTA_MAX_FRAMES = 192 };
 
-/* A step of the hashes of stacks and their frames. */
-static inline uint64_t pasta_mix(uint64_t hash, uint64_t value) {
-    hash = (hash ^ value) * UINT64_C(0x9e3779b97f4a7c15);
-    return hash ^ hash >> 31;
-}
-
 /* A frame: native code, or a line of Python that runs in it. */
 typedef struct pasta_frame {
     uint64_t address;  /* inside the call; of a Python frame, the address of its instruction */

@@ -55,8 +55,7 @@ static void read_configuration(void) {
     bool by_shape = enough && (settings.unit == ALWAYS || settings.unit == BUDGET);
     settings.in_scope = pasta_scope_configure(enough > 0, by_shape && pasta_config_u64("probe_pause", 0));
     selects = selects || settings.in_scope;
-    const char *call_paths = pasta_config("call_paths");
-    settings.returns = !enough || pasta_config_u64("probe_returns", 0) || (call_paths && *call_paths);
+    settings.returns = pasta_config_u64("probe_returns", 1);
     settings.always = settings.unit == ALWAYS && settings.every <= 1 && !settings.skip && settings.count == UINT64_MAX &&
                       !enough && !selects;
 }

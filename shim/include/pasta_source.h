@@ -106,6 +106,12 @@ static inline void pasta_publish(void *payload);
     ((pasta_##payload *)pasta_begin(PASTA_EVENT_##kind, PASTA_SLOTS(pasta_##payload), (int16_t)(device), \
                                     (uint16_t)(context), (uint64_t)(stream)))
 
+/* A step of a hash in memory. */
+static inline uint64_t pasta_mix(uint64_t hash, uint64_t value) {
+    hash = (hash ^ value) * UINT64_C(0x9e3779b97f4a7c15);
+    return hash ^ hash >> 31;
+}
+
 static inline pasta_header *pasta_header_of(void *payload) { return (pasta_header *)payload - 1; }
 
 /* Id of a string: equal strings of one process have equal ids; 0 when the arena is full.
@@ -158,8 +164,7 @@ void pasta_probe_counted(uint32_t shape, uint64_t amount);
 /* Whether a window is open at this launch; asking again changes nothing. */
 bool pasta_probe_wanted(uint64_t ordinal);
 bool pasta_probe_always(void); /* every launch is probed, whatever its kernel */
-/* Whether returns of launch calls are recorded: where launches are sampled only if a tool may read them, or for the host's time by
- * call path. */
+/* Whether returns of launch calls are recorded. Sampled launches have none unless something reads them. */
 bool pasta_probe_records_returns(void);
 /* The host has waited for the device: an overhead budget takes the program's time from wait to wait. */
 void pasta_probe_waited(void);

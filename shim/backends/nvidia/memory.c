@@ -279,22 +279,14 @@ static void number_pieces(live *l, uint64_t first, uint64_t last) {
     }
 }
 
-/* Tensors whose pieces there are, by hash. A program allocates most of its tensors again at each step, and that must not cost
+/* Tensors whose pieces there are, by a hash of them and the layout. A program allocates most of its tensors again at each step, and that must not cost
  * a search with the lock held. Of equal hashes, of 64 bits, one is taken for the other. */
 enum { KNOWN = 1 << 13 };
 static uint64_t known[KNOWN];
 
-static uint64_t hash_of(uint64_t address, uint64_t bytes) {
-    uint64_t hash = 0, words[] = {address, bytes, __atomic_load_n(&layout, __ATOMIC_ACQUIRE)};
-    for (int i = 0; i < 3; i++) {
-        hash = (hash ^ words[i]) * UINT64_C(0x9e3779b97f4a7c15);
-        hash ^= hash >> 29;
-    }
-    return hash;
-}
-
 void pasta_nv_tensor(uint64_t address, uint64_t bytes) {
-    uint64_t end = address + bytes, hash = hash_of(address, bytes);
+    uint64_t end = address + bytes, as_of = __atomic_load_n(&layout, __ATOMIC_ACQUIRE);
+    uint64_t hash = pasta_mix(pasta_mix(pasta_mix(0, address), bytes), as_of);
     bool first = false, changed = false;
     if (__atomic_load_n(&known[hash % KNOWN], __ATOMIC_RELAXED) == hash) return;
     pthread_mutex_lock(&changing);
@@ -313,7 +305,6 @@ void pasta_nv_tensor(uint64_t address, uint64_t bytes) {
     }
     first = full && !was_full;
     if (changed) __atomic_fetch_add(&version, 1, __ATOMIC_RELEASE);
-    hash = hash_of(address, bytes);
     __atomic_store_n(&known[hash % KNOWN], hash, __ATOMIC_RELAXED);
     pthread_mutex_unlock(&changing);
     if (first)

@@ -65,11 +65,12 @@ class Launches:
             detail = self._detail(
                 name, ordinal, operator, on, device, grid, block, registers, static, shared
             )
-        launching = self.out.call("kernel launch")
-        if not in_graph and self.returns:
-            self.out.begin(track, ("launch", ordinal), time, "cuda_runtime", launching, call)
-        elif not in_graph:
-            self.out.instant(track, time, launching, call, category="cuda_runtime")
+        if not in_graph:
+            launching, category = self.out.call("kernel launch"), "cuda_runtime"
+            if self.returns:
+                self.out.begin(track, ("launch", ordinal), time, category, launching, call)
+            else:
+                self.out.instant(track, time, launching, call, category=category)
         if not self.clocked:
             self.out.instant(on, time, label, detail, category="kernel")
             return
