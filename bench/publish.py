@@ -19,7 +19,7 @@ RING = (
     *("budget", "call_paths", "cfi", "config", "exec", "hash", "life", "loadable"),
     *("objects", "observers", "process", "processes", "profiling", "python_frames"),
     *("python_objects", "ring", "sandbox", "say", "scope", "select", "shapes", "strings"),
-    *("unwind", "windows"),
+    *("tensors", "unwind", "windows"),
 )
 
 

@@ -253,6 +253,7 @@ def _prepared(
     samples = adapt_backends(config, tools)
     session = Session.create(config, command, verbosity, wanted, roofs)
     session.document["operators_pause"] = pauses
+    session.document["tensors_put_off"] = pauses and not config.live and not _follows_tensors(tools)
     session.document["launch_returns"] = any(map(_may_read_returns, tools))
     try:
         if config.uvm_plan:
@@ -268,6 +269,12 @@ def _prepared(
         session.remove()
         raise
     return session
+
+
+def _follows_tensors(tools: list[Tool]) -> bool:
+    """Whether a tool looks at tensors besides those in the objects of its probes."""
+    classes = {base for tool in tools for base in type(tool).__mro__}
+    return any({"tensors", "history"} & set(vars(each).get("needs", ())) for each in classes)
 
 
 def _may_read_returns(tool: Tool) -> bool:

@@ -172,6 +172,7 @@ def _framework_settings(session: Session) -> dict[str, object]:
     found: dict[str, object] = {"frameworks": ",".join(each.name for each in followed)}
     if session.document.get("operators_pause") and any(each.pauses(config) for each in followed):
         found["probe_pause"] = 1
+        found["tensors_put_off"] = int(bool(session.document.get("tensors_put_off")))
     for each in followed:
         settings = each.hook_settings(config, wanted)
         settings["quiet"] = session.document["verbosity"] < 0

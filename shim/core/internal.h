@@ -122,12 +122,16 @@ extern uint32_t pasta_scope_follows_operators;
 void pasta_scope_operator_begins(const pasta_operator_begin *begin);
 void pasta_scope_operator_ends(void);
 bool pasta_scope_fits(bool in_graph);
-uint32_t pasta_scope_operator(void); /* name of this thread's innermost operator; 0: none */
+/* This thread's innermost operator, 0: none; `unknown`: operators are not followed, or were not when those that are open
+ * began. */
+typedef struct pasta_scope {
+    uint32_t operator; /* name */
+    bool unknown;
+} pasta_scope;
+pasta_scope pasta_scope_here(void);
 /* The framework pauses and resumes by this function, which may run in any callback and must not wait; false: not now. */
 void pasta_scope_on_pause(bool (*change)(bool paused));
 bool pasta_scope_pauses(void); /* at times */
-/* Whether this thread's operators are unknown: they are not followed, or were not when those that are open began. */
-bool pasta_scope_is_unknown(void);
 /* Whether operators are followed briefly: it does not tell how often each of them launches. */
 bool pasta_scope_is_brief(void);
 /* How long operators are followed because of a launch. */
@@ -193,6 +197,13 @@ extern bool pasta_follow_captures; /* set by a framework: backends record the no
 extern uint32_t pasta_capturing;   /* graphs that are being captured */
 void pasta_on_capture(void (*observe)(void)); /* set by a backend before it increments `pasta_capturing` */
 void pasta_captured(void); /* records new nodes, on the thread whose operator added them */
+
+/* ---- tensors.c ---- */
+/* A tensor_alloc or tensor_free; false where nothing is recorded. */
+bool pasta_tensor_publish(pasta_event_kind kind, int16_t device, const pasta_tensor_memory *tensor);
+/* A tensor in device memory; true: its record, and pasta_tensor_allocated, come later. */
+bool pasta_tensor_put_off(int16_t device, const pasta_tensor_memory *tensor);
+bool pasta_tensor_forget(uint64_t address); /* it is freed; true: its record was put off, so that it needs none */
 
 enum { PASTA_RANGE_FIELDS = 3 };
 /* Reads the nested ranges of one NVTX domain, by which a framework's runtime names its own work.  Called on the thread

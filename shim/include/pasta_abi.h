@@ -68,7 +68,7 @@ PASTA_INTEGER(pasta_priority, int32_t, PASTA_PRIORITY_absent = -2147483647 - 1)
     X( 8, module_unload,     module,            on_modules,        other,         1, 1, 0, "module unloads", "a module was unloaded") \
     X(14, memory_alloc,      memory,            on_memory,         other,         1, 1, 0, "allocations", "memory was allocated, reserved or mapped") \
     X(15, memory_free,       memory,            on_memory,         other,         1, 1, 0, "frees", "memory was freed, released or unmapped") \
-    X(37, tensor_alloc,      tensor_memory,     on_tensors,        other,         1, 0, 0, "framework allocations", "a framework allocator handed out memory") \
+    X(37, tensor_alloc,      tensor_memory,     on_tensors,        other,         1, 0, 0, "framework allocations", "a framework allocator handed out memory; with --sample, perhaps only if it is still in use when a launch is probed") \
     X(38, tensor_free,       tensor_memory,     on_tensors,        other,         1, 0, 0, "framework frees", "a framework allocator took memory back") \
     X(39, tensor_create,     tensor,            on_tensors,        other,         1, 0, 0, "tensors", "a tensor id was bound to a shape and a storage") \
     X(46, allocator_state,   allocator_state,   on_tensors,        other,         1, 0, 0, "framework allocator states", "totals of a framework's caching allocator, before a tensor_alloc or tensor_free from which they do not follow") \

@@ -83,6 +83,10 @@ void pasta_accelerator_library(const char *prefix);
 void pasta_exec_variable(const char *name, const char *file);
 /* Calls `observe` when a framework's allocator hands out device memory, on the thread that does it. */
 void pasta_on_tensor(void (*observe)(uint64_t address, uint64_t bytes));
+/* Records of tensors may be put off from now on, until the next launch that may be probed: before its record, `need` writes those
+ * of live tensors. */
+void pasta_tensors_put_off(void);
+void pasta_tensors_need(void);
 
 /* ---- publishing (ring.c, strings.c) ---- */
 
@@ -164,6 +168,12 @@ void pasta_probe_counted(uint32_t shape, uint64_t amount);
 /* Whether a window is open at this launch; asking again changes nothing. */
 bool pasta_probe_wanted(uint64_t ordinal);
 bool pasta_probe_always(void); /* every launch is probed, whatever its kernel */
+/* After many launches that were not due a source may rest, if this is true: it stops to ask in advance, and its launches are not
+ * probed. Decisions on them are put off (`put_off` in place of `takes_if`) and made many at a time; `settled` gets them, on the
+ * thread of the launches. One that is `missed` should end the rest. */
+bool pasta_probe_rests(void);
+pasta_flags pasta_probe_put_off(const pasta_kernel_launch *launch);
+void pasta_probe_on_settled(void (*settled)(const pasta_kernel_launch *launch, pasta_probe_decision decision));
 /* Whether returns of launch calls are recorded. Sampled launches have none unless something reads them. */
 bool pasta_probe_records_returns(void);
 /* The host has waited for the device: an overhead budget takes the program's time from wait to wait. */

@@ -65,11 +65,8 @@ static void publish_array(uint64_t address, uint64_t bytes, int16_t device, cons
 }
 
 static bool publish_memory(pasta_event_kind kind, uint64_t address, uint64_t bytes, int16_t device, uint32_t stack) {
-    pasta_tensor_memory *e = pasta_begin(kind, PASTA_SLOTS(pasta_tensor_memory), device, PASTA_NO_CONTEXT, PASTA_NO_STREAM);
-    if (!e) return false;
-    *e = (pasta_tensor_memory){.address = address, .bytes = bytes, .stack = stack, .memory = PASTA_MEMORY_device};
-    pasta_publish(e);
-    return true;
+    pasta_tensor_memory t = {.address = address, .bytes = bytes, .stack = stack, .memory = PASTA_MEMORY_device};
+    return pasta_tensor_publish(kind, device, &t);
 }
 
 /* A live array that is new, by the address of its buffer; false where nothing is recorded at present. */

@@ -43,15 +43,16 @@ bool pasta_torch_memory_follow(bool follow) {
 
 static int16_t number_of(c10_device device) { return device.type == DEVICE_CPU ? PASTA_NO_DEVICE : device.index; }
 
-static bool publish(pasta_event_kind kind, uint64_t address, uint64_t bytes, c10_device device) {
-    pasta_tensor_memory *e = pasta_begin(kind, PASTA_SLOTS(pasta_tensor_memory), number_of(device), PASTA_NO_CONTEXT, PASTA_NO_STREAM);
-    if (!e) return false;
-    e->address = address;
-    e->bytes = bytes;
-    e->stack = pasta_framework_stack();
-    e->memory = device.type == DEVICE_CPU ? PASTA_MEMORY_host : PASTA_MEMORY_device;
-    pasta_publish(e);
-    return true;
+static pasta_tensor_memory tensor_at(uint64_t address, uint64_t bytes, c10_device device) {
+    return (pasta_tensor_memory){.address = address,
+                                 .bytes = bytes,
+                                 .stack = pasta_framework_stack(),
+                                 .memory = device.type == DEVICE_CPU ? PASTA_MEMORY_host : PASTA_MEMORY_device};
+}
+
+static void publish_cpu(pasta_event_kind kind, const void *pointer, uint64_t bytes) {
+    pasta_tensor_memory t = tensor_at((uint64_t)pointer, bytes, (c10_device){DEVICE_CPU, 0});
+    (void)pasta_tensor_publish(kind, PASTA_NO_DEVICE, &t);
 }
 
 /* ---- totals of an allocator ----
@@ -77,25 +78,29 @@ static bool publish_state(uint64_t allocated, uint64_t reserved, c10_device devi
     return true;
 }
 
-static void publish_tensor(uint64_t address, int64_t bytes, uint64_t allocated, uint64_t reserved, c10_device device) {
+static void publish_tensor(const pasta_tensor_memory *t, int64_t bytes, uint64_t allocated, uint64_t reserved, c10_device device) {
     uint8_t d = (uint8_t)device.index % DEVICES;
     uint64_t reader = (uint64_t)pasta_generation() << 32 | (LOAD(pasta_blocks) + LOAD(follows));
     uint32_t left = LOAD(told[d].reader) == reader ? LOAD(told[d].left) : 0;
     bool follow = left && LOAD(told[d].reserved) == reserved && LOAD(told[d].allocated) + (uint64_t)bytes == allocated;
     bool known = follow || publish_state(allocated, reserved, device);
-    known &= publish(bytes > 0 ? PASTA_EVENT_tensor_alloc : PASTA_EVENT_tensor_free, address,
-                     (uint64_t)(bytes > 0 ? bytes : -bytes), device);
+    known &= pasta_tensor_publish(bytes > 0 ? PASTA_EVENT_tensor_alloc : PASTA_EVENT_tensor_free, number_of(device), t);
     STORE(told[d].reader, reader);
     STORE(told[d].allocated, allocated);
     STORE(told[d].reserved, reserved);
     STORE(told[d].left, !known ? 0 : follow ? left - 1 : EVERY);
 }
 
+static void record(uint64_t address, int64_t bytes, uint64_t allocated, uint64_t reserved, c10_device device) {
+    pasta_tensor_memory t = tensor_at(address, (uint64_t)(bytes > 0 ? bytes : -bytes), device);
+    if (bytes > 0 ? pasta_tensor_put_off(number_of(device), &t) : pasta_tensor_forget(address)) return;
+    if (bytes > 0) pasta_tensor_allocated(address, t.bytes);
+    publish_tensor(&t, bytes, allocated, reserved, device);
+}
+
 void pasta_torch_report(void *pointer, int64_t bytes, size_t allocated, size_t reserved, c10_device device) {
-    if (followed && device.type != DEVICE_CPU && bytes && pasta_ring_mine()) {
-        if (bytes > 0) pasta_tensor_allocated((uint64_t)pointer, (uint64_t)bytes);
-        publish_tensor((uint64_t)pointer, bytes, allocated, reserved, device);
-    }
+    if (followed && device.type != DEVICE_CPU && bytes && pasta_ring_mine())
+        record((uint64_t)pointer, bytes, allocated, reserved, device);
     PASTA_NEXT(report_function, REPORT)
     if (call) call(pointer, bytes, allocated, reserved, device);
 }
@@ -136,8 +141,7 @@ void *pasta_torch_alloc_cpu(size_t bytes) {
     asked = bytes;
     void *pointer = call ? call(bytes) : aligned_alloc(64, (bytes + 63) / 64 * 64);
     asked = 0;
-    if (PASTA_LIKELY(pointer != NULL) && follows_cpu())
-        publish(PASTA_EVENT_tensor_alloc, (uint64_t)pointer, bytes, (c10_device){0, 0});
+    if (PASTA_LIKELY(pointer != NULL) && follows_cpu()) publish_cpu(PASTA_EVENT_tensor_alloc, pointer, bytes);
     return pointer;
 }
 
@@ -145,8 +149,7 @@ void pasta_torch_free_cpu(void *pointer) {
     PASTA_NEXT(free_function, FREE)
     if (asked) publish_cpu_failure();
     /* first: another thread may get the memory at once */
-    if (pointer && follows_cpu())
-        publish(PASTA_EVENT_tensor_free, (uint64_t)pointer, PASTA_ABSENT_U64, (c10_device){0, 0});
+    if (pointer && follows_cpu()) publish_cpu(PASTA_EVENT_tensor_free, pointer, PASTA_ABSENT_U64);
     if (call)
         call(pointer);
     else
