@@ -19,7 +19,7 @@ typedef enum { PASTA_MAY_PROBE, PASTA_WINDOW_CLOSED, PASTA_CANNOT_PROBE } pasta_
 
 void pasta_shapes_configure(pasta_sampling sampling);
 /* Counts a launch. `due` is set if it should be probed, whether it may or not. */
-pasta_probe_decision pasta_shapes_decide(const pasta_kernel_launch *launch, pasta_chance chance, bool *due);
+pasta_probe_decision pasta_shapes_decide(const pasta_kernel_launch *launch, pasta_scope scope, pasta_chance chance, bool *due);
 bool pasta_shapes_are_due(const pasta_kernel_launch *launch); /* counts nothing, but may choose which launch a round probes */
 
 /* ---- budget.c: windows that keep an overhead budget ---- */

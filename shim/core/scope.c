@@ -164,19 +164,17 @@ void pasta_scope_operator_ends(void) {
     here.in_modules -= found >> 1;
 }
 
-uint32_t pasta_scope_operator(void) {
-    return here.operators && here.operators <= MAX_DEPTH ? here.name[here.operators - 1] : 0;
-}
-
 /* ---- pauses ---- */
 
 void pasta_scope_on_pause(bool (*change)(bool paused)) { __atomic_store_n(&pause.change, change, __ATOMIC_RELEASE); }
 
 bool pasta_scope_pauses(void) { return pause.allowed && __atomic_load_n(&pause.change, __ATOMIC_ACQUIRE); }
 
-bool pasta_scope_is_unknown(void) {
+pasta_scope pasta_scope_here(void) {
     uint32_t number = __atomic_load_n(&pause.number, __ATOMIC_RELAXED); /* 0 in the child of a fork, too */
-    return __atomic_load_n(&pause.on, __ATOMIC_RELAXED) || (number && here.pauses != number && here.silence < SILENCE);
+    bool on = __atomic_load_n(&pause.on, __ATOMIC_RELAXED);
+    return (pasta_scope){.operator = here.operators && here.operators <= MAX_DEPTH ? here.name[here.operators - 1] : 0,
+                         .unknown = on || (number && here.pauses != number && here.silence < SILENCE)};
 }
 
 bool pasta_scope_is_brief(void) { return __atomic_load_n(&pause.brief, __ATOMIC_RELAXED); }

@@ -281,10 +281,11 @@ static dueness due_of(const pasta_kernel_launch *l, const shape *s, shape *entry
 
 bool pasta_shapes_are_due(const pasta_kernel_launch *l) {
     position at = position_of(l);
+    pasta_scope scope = pasta_scope_here();
     bool pauses = has_operator(l) && pasta_scope_pauses();
     shape *all = pauses ? entry_of(at, ANY_OPERATOR, false) : NULL;
-    if (pauses && pasta_scope_is_unknown()) return !all && !find(mixed(at.base, ANY_OPERATOR), false, NULL);
-    shape *s = entry_of(at, pasta_scope_operator(), false), *entry = all ? all : s;
+    if (pauses && scope.unknown) return !all && !find(mixed(at.base, ANY_OPERATOR), false, NULL);
+    shape *s = entry_of(at, scope.operator, false), *entry = all ? all : s;
     return !s || due_of(l, s, entry, LOAD(entry->launches)) != NOT_DUE;
 }
 
@@ -347,15 +348,15 @@ static pasta_follow follow_for(dueness due, uint32_t number, pasta_chance chance
     return LOAD(all_shapes.awaited) ? PASTA_FOLLOW_BRIEFLY : PASTA_FOLLOW_ENOUGH;
 }
 
-pasta_probe_decision pasta_shapes_decide(const pasta_kernel_launch *l, pasta_chance chance, bool *due) {
+pasta_probe_decision pasta_shapes_decide(const pasta_kernel_launch *l, pasta_scope scope, pasta_chance chance, bool *due) {
     position at = position_of(l);
     launch_at_place(at.base);
     shape *all = has_operator(l) && pasta_scope_pauses() ? entry_of(at, ANY_OPERATOR, true) : NULL;
     uint32_t number_of_all = all ? __atomic_fetch_add(&all->launches, 1, __ATOMIC_RELAXED) : 0;
-    bool unknown = all && pasta_scope_is_unknown(), is_first = all && number_of_all == 0 && !LOAD(all->of_place);
+    bool unknown = all && scope.unknown, is_first = all && number_of_all == 0 && !LOAD(all->of_place);
     *due = false;
     if (unknown && (!is_first || chance != PASTA_MAY_PROBE)) return pass(l, all, number_of_all, chance, due);
-    shape *s = entry_of(at, pasta_scope_operator(), true);
+    shape *s = entry_of(at, scope.operator, true);
     if (!s) return without_shape(chance, due);
     count_launch();
     uint32_t number = __atomic_fetch_add(&s->launches, 1, __ATOMIC_RELAXED);

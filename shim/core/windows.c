@@ -19,6 +19,7 @@ static struct {
     bool in_scope; /* launches are selected by what is open around them */
     bool always;   /* every launch is probed */
     bool returns;  /* of launch calls are recorded */
+    bool rests;    /* see pasta_probe_rests */
 } settings PASTA_HOT;
 
 static uint64_t steps;      /* marked so far */
@@ -56,6 +57,8 @@ static void read_configuration(void) {
     settings.in_scope = pasta_scope_configure(enough > 0, by_shape && pasta_config_u64("probe_pause", 0));
     selects = selects || settings.in_scope;
     settings.returns = pasta_config_u64("probe_returns", 1);
+    settings.rests = enough && settings.unit == ALWAYS && !settings.returns && !settings.in_scope && settings.every <= 1 &&
+                     !settings.skip && settings.count == UINT64_MAX;
     settings.always = settings.unit == ALWAYS && settings.every <= 1 && !settings.skip && settings.count == UINT64_MAX &&
                       !enough && !selects;
 }
@@ -130,15 +133,103 @@ bool pasta_probe_always(void) {
     return settings.always;
 }
 
+bool pasta_probe_rests(void) {
+    prepare_process();
+    return settings.rests;
+}
+
 bool pasta_probe_records_returns(void) {
     prepare_process();
     return settings.returns;
 }
 
+/* ---- decisions that are put off ---- */
+
+/* What a decision needs to know of a launch. */
+typedef struct {
+    uint64_t ordinal, module;
+    uint32_t name, grid[3], block[3], shared;
+    pasta_scope scope;
+} put_off;
+
+enum { MOST_PUT_OFF = 64, LINES = 64 };
+
+/* Waiting launches of a thread, in order. Not in thread-local storage, which would take them from the thread's stack. */
+typedef struct {
+    uint32_t count, generation;
+    put_off launches[MOST_PUT_OFF];
+} line;
+static line lines[LINES];
+static uint32_t lines_taken;        /* each for good */
+static _Thread_local line *waiting; /* NULL: none yet, or none was left */
+
+static bool takes_line(void) {
+    if (LOAD(lines_taken) == LINES) return false;
+    uint32_t mine = __atomic_fetch_add(&lines_taken, 1, __ATOMIC_RELAXED);
+    if (mine < LINES) waiting = &lines[mine];
+    else STORE(lines_taken, LINES);
+    return mine < LINES;
+}
+
+static void (*on_settled)(const pasta_kernel_launch *launch, pasta_probe_decision decision);
+
+void pasta_probe_on_settled(void (*settled)(const pasta_kernel_launch *launch, pasta_probe_decision decision)) {
+    __atomic_store_n(&on_settled, settled, __ATOMIC_RELEASE);
+}
+
+static void settle(const put_off *p) {
+    pasta_kernel_launch l = {.ordinal = p->ordinal,
+                             .name = p->name,
+                             .module = p->module,
+                             .graph_node = PASTA_ABSENT_U64,
+                             .shared_dynamic = p->shared};
+    memcpy(l.grid, p->grid, sizeof l.grid);
+    memcpy(l.block, p->block, sizeof l.block);
+    bool due;
+    pasta_probe_decision decision = pasta_shapes_decide(&l, p->scope, PASTA_CANNOT_PROBE, &due);
+    decision.missed = due;
+    __atomic_load_n(&on_settled, __ATOMIC_ACQUIRE)(&l, decision);
+}
+
+/* Those of a fork's parent are void. */
+static void leave_parents(void) {
+    if (PASTA_LIKELY(waiting->generation == pasta_generation())) return;
+    waiting->generation = pasta_generation();
+    waiting->count = 0;
+}
+
+static void settle_all(void) {
+    leave_parents();
+    uint32_t count = waiting->count;
+    waiting->count = 0;
+    for (uint32_t i = 0; i < count; i++) settle(&waiting->launches[i]);
+}
+
+static bool some_wait(void) { return PASTA_UNLIKELY(waiting && waiting->count); }
+
+pasta_flags pasta_probe_put_off(const pasta_kernel_launch *l) {
+    prepare_process();
+    put_off p = {l->ordinal, l->module, l->name, {0}, {0}, l->shared_dynamic, pasta_scope_here()};
+    memcpy(p.grid, l->grid, sizeof p.grid);
+    memcpy(p.block, l->block, sizeof p.block);
+    if (PASTA_LIKELY(waiting || takes_line())) {
+        leave_parents();
+        if (PASTA_UNLIKELY(waiting->count == MOST_PUT_OFF)) settle_all();
+        waiting->launches[waiting->count++] = p;
+    } else {
+        settle(&p);
+    }
+    bool paused = pasta_scope_pauses() && (p.scope.unknown || pasta_scope_is_brief());
+    return pasta_probe_flags((pasta_probe_decision){.paused = paused});
+}
+
+/* ---- launches ---- */
+
 pasta_probe_decision pasta_probe_takes(const pasta_kernel_launch *l) { return pasta_probe_takes_if(l, true); }
 
 pasta_probe_decision pasta_probe_takes_if(const pasta_kernel_launch *l, bool able) {
     prepare_process();
+    if (some_wait()) settle_all();
     pasta_probe_decision decision = {.shape = PASTA_ABSENT_U32};
     if (settings.always) return (pasta_probe_decision){.probed = able, .missed = !able, .shape = PASTA_ABSENT_U32};
     bool open = is_open(l->ordinal), due; /* asked for every launch: it may begin a unit */
@@ -147,7 +238,7 @@ pasta_probe_decision pasta_probe_takes_if(const pasta_kernel_launch *l, bool abl
         !is_counted(__atomic_fetch_add(&candidates, 1, __ATOMIC_RELAXED)))
         return decision;
     if (settings.every > 1 && open) open = pasta_select_launched(l->name) % settings.every == 0;
-    decision = pasta_shapes_decide(l, !open ? PASTA_WINDOW_CLOSED : able ? PASTA_MAY_PROBE : PASTA_CANNOT_PROBE, &due);
+    decision = pasta_shapes_decide(l, pasta_scope_here(), !open ? PASTA_WINDOW_CLOSED : able ? PASTA_MAY_PROBE : PASTA_CANNOT_PROBE, &due);
     decision.missed = open && due && !able;
     if (settings.unit == BUDGET) pasta_budget_decided(decision.probed, due);
     return decision;
@@ -163,6 +254,7 @@ static bool any(bool (*holds)(uint64_t number), uint64_t number, uint32_t others
 
 bool pasta_probe_would_take(const pasta_kernel_launch *l, uint32_t others) {
     prepare_process();
+    if (some_wait()) settle_all();
     if (settings.always) return true;
     if (!any(is_open, l->ordinal, settings.unit == LAUNCHES ? others : 0)) return false;
     if (!any(is_counted, LOAD(candidates), others)) return false;

@@ -308,3 +308,45 @@ def test_operators_pause_in_samples(
     for operator, times in expected.items():
         assert found[operator] == pytest.approx(3000 * times * size, rel=0.01)
     assert found["aten::sigmoid"] == pytest.approx(100 * 2 * size)
+
+
+RESTING = """
+import torch
+
+x = torch.ones(1 << 20, device="cuda")
+for step in range(3000):
+    y = x + 1
+    y += x
+kept = [torch.empty(5000 + 300_000 * number, device="cuda") for number in range(8)]
+del kept[3]
+for step in range(1000):
+    y = x + 1
+    y += x
+for step in range(200):
+    for each in kept:
+        each.sin_()
+print(float(y[0]) == 3, 1, 1)
+"""
+
+
+def test_tensors_of_a_rest_have_records_when_a_launch_is_probed_again(
+    native: Run, profiled: Run, python: str, tmp_path: Path
+) -> None:
+    """Tensors that live only between two probed launches have none, the others are found."""
+    program = tmp_path / "resting.py"
+    program.write_text(RESTING)
+    alone = native(python, str(program))
+    options = ("-t", "access_count", "--sample", "--set", "probes.spot-check=0")
+    run = profiled(python, str(program), options=options)
+    same(alone, run)
+    assert run.table("kernel_launch", ["ordinal"]).num_rows > 9000
+    allocated = run.table("tensor_alloc", ["bytes"])["bytes"].to_pylist()
+    assert allocated.count(4 << 20) < 3000  # of 4,000 that were handed out
+    found = {
+        (row["object_bytes"] // 4 - 5000) // 300_000: row["estimate"]  # the size is rounded up
+        for row in rows(run, "access_count", "objects")
+        if "sin" in row["kernel"]
+    }
+    assert sorted(found) == [0, 1, 2, 4, 5, 6, 7]
+    for number, bytes in found.items():
+        assert bytes == pytest.approx(200 * 2 * 4 * (5000 + 300_000 * number), rel=0.01)

@@ -164,6 +164,8 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (directory / "played.py").write_text(TOOL)
     estimating = TOOL.replace("(Tool):", "(Tool):\n    estimates = True\n")
     (directory / "estimating.py").write_text(estimating)
+    following = estimating.replace("(Tool):", '(Tool):\n    needs = ("tensors",)\n')
+    (directory / "following.py").write_text(following)
     (directory / "marking.py").write_text(MARKING)
     by_kernel = estimating.replace('total = Counter(by="launch"', 'total = Counter(by="kernel"')
     by_kernel = by_kernel.replace('in ("launch", "seen"', 'in ("kernel", "seen"')
@@ -821,6 +823,122 @@ def test_patches_of_known_shapes_are_taken_out(play: Play) -> None:
         after_early_ones = 1 + later[module] + (module == 0x6000)
         assert put_in == taken_out <= after_early_ones
         assert with_patches <= early + later[module] + 4 * after_early_ones
+
+
+def test_calls_have_no_callbacks_while_no_launch_is_due(play: Play) -> None:
+    """Then decisions are made for 64 launches at a time, so up to 65 are missed. A new function is
+    seen at once, since it may have patches; what its calls launch is learned at its second
+    launch."""
+    script, launches = Script(), 4500
+    script.alloc(0x200000000, 1 << 20)
+    kernels = ((0x4000, 0xF0, 1), (0x4000, 0xF0, 7), (0x4000, 0xF1, 7), (0x4000, 0xF1, 8))
+    for module, function, grid in (*kernels, (0x5000, 0xF5, 8)):
+        if module == 0x5000:
+            script.say("load", module)
+        script.say("kernel", module, function, grid)
+        for number in range(launches):
+            script.launch(S, (0x200000000, 1, 0x10))
+            if number in (0, 64, launches - 1):
+                script.say("pause")
+    total = rows(play(script, "--sample", "--set", "probes.spot-check=0"), "total")
+    assert {(requests, accesses) for _, requests, accesses in total} == {(1, 4)}
+    probed = [launch for launch, *_ in total]
+    firsts = probed[::3]
+    assert probed == [first + n for first in firsts for n in range(3)]
+    missed = [first - n * launches for n, first in enumerate(firsts)]
+    assert (missed[0], missed[2], missed[4]) == (0, 2, 0)  # a new module has patches
+    assert all(0 < each <= 65 for each in missed[1::2])
+
+
+def test_a_module_that_is_loaded_while_calls_have_no_callbacks_loses_its_patches(
+    play: Play,
+) -> None:
+    script = Script()
+    script.alloc(0x200000000, 1 << 20)
+    for _ in range(4500):
+        script.launch(S)
+    script.say("pause")
+    script.say("load", 0x5000)
+    script.say("kernel", 0x5000, 0xF5, 1)  # is not selected
+    for number in range(500):
+        script.launch(S)
+        if number == 2:
+            script.say("pause")
+    script.say("report")
+    done = play(script, "--sample", "-k", r"^played\(", "--set", "probes.spot-check=0")
+    with_patches, without, *switches = patched(done)[0x5000]
+    assert with_patches + without == 500
+    assert 0 < with_patches < 10
+    assert switches == [1, 1]
+
+
+@pytest.mark.parametrize("put_off", [True, False])
+def test_tensors_between_probed_launches_have_no_records(
+    built: Path, pasta_preload: Preload, put_off: bool
+) -> None:
+    """Those that live when a launch is probed again are recorded before it, unless a tool looks at
+    tensors at other times."""
+    script, segment = Script(), 0x200000000
+    script.alloc(segment, 1 << 20)
+    script.say("tensor", segment, 0x1000)
+    for number in range(4500):
+        script.launch(S, (segment, 1, 0x10))
+        if number == 4400:
+            script.say("pause")
+    for number in range(100):
+        script.say("tensor", segment + 0x2000 + 0x200 * number, 0x200)
+        script.say("freed", segment + 0x2000 + 0x200 * number, 0x200)
+    script.say("tensor", segment + 0x1000, 0x700)
+    script.say("freed", segment, 0x1000)
+    script.say("kernel", 0x4000, 0xF1, 1)
+    for _ in range(10):
+        script.launch(S, (segment + 0x1000, 5, 0x10))
+        script.say("pause")
+    tool = built / ("estimating.py" if put_off else "following.py")
+    done = pasta_preload(
+        *fake_gpu.build_for_python(built),
+        options=(
+            *("-t", str(tool), "--set", "probes.sm=90", "--set", "torch.follow=yes"),
+            *("--sample", "--set", "probes.spot-check=0"),
+        ),
+        input="".join(f"{line}\n" for line in script.lines),
+        environment=fake_gpu.environment(built),
+    )
+    objects = rows(done, "objects")
+    assert {size for launch, size, _ in objects if launch < 4500} == {0x1000}
+    assert {(size, hits) for launch, size, hits in objects if launch >= 4500} == {(0x700, 5)}
+    events = json.loads((done.run.path / "run.json").read_text())["events"]
+    assert (events["tensor_alloc"], events["tensor_free"]) == ((2, 1) if put_off else (102, 101))
+
+
+def launches_of(done: Done) -> list[dict[str, int]]:
+    return [
+        row
+        for file in sorted((done.run.path / "events").glob("kernel_launch-*.parquet"))
+        for row in pq.read_table(file, columns=["ordinal", "thread", "flags"]).to_pylist()
+    ]
+
+
+def test_threads_while_calls_lose_and_get_their_callbacks(play: Play) -> None:
+    """Each probed launch has its own counts: in every thread, one access more than the last."""
+    script, threads, launches = Script(), 8, 0x4000
+    script.alloc(0x200000000, 1 << 20)
+    script.say("threads", threads, launches, 0x200000100)
+    script.say("sync")
+    script.say("report")
+    done = play(script, "--sample", "--set", "probes.spot-check=100")
+    expected, counts = {}, Counter[int]()
+    for launch in sorted(launches_of(done), key=lambda each: each["ordinal"]):
+        counts[launch["thread"]] += 1
+        if launch["flags"] & abi.FLAG_PROBED:
+            expected[launch["ordinal"]] = counts[launch["thread"]]
+    assert len(counts) == threads
+    assert set(counts.values()) == {launches}
+    assert {launch: requests for launch, requests, _ in rows(done, "total")} == expected
+    put_in = re.search(r"put in (\d+)", done.stdout)
+    assert put_in
+    assert int(put_in[1]) >= 5
+    assert len(expected) >= 5
 
 
 def graphs(script: Script, replays: int, counted: Callable[[int], bool]) -> None:

@@ -783,6 +783,71 @@ static void speed(void) {
     printf("%.1f ns a launch, %llu probed\n", ns, (unsigned long long)wanted);
 }
 
+/* ---- decisions that are put off ---- */
+
+enum { IN_TURN = 6000 };
+static pasta_probe_decision decisions[IN_TURN];
+static void keep(const pasta_kernel_launch *l, pasta_probe_decision d) { decisions[l->ordinal] = d; }
+
+/* A source that rests from its 500th launch on, and from the 3000th: what it launches changes shortly afterwards. */
+static void play(bool puts_off) {
+    begin_process();
+    for (uint64_t i = 0; i < IN_TURN; i++) {
+        bool rests = (i >= 500 && i < 1500) || (i >= 3000 && i < 5000);
+        uint32_t name = i % 7 < 3 ? 1 : 2 + (uint32_t)(i % 5), grid = i < 520 || i % 13 ? 1 : 2;
+        pasta_kernel_launch l = {.name = name, .grid = {grid, 1, 1}, .block = {32, 1, 1}, .ordinal = i, .module = 1,
+                                 .graph_node = PASTA_ABSENT_U64, .shared_dynamic = PASTA_ABSENT_U32};
+        if (rests && puts_off) pasta_probe_put_off(&l);
+        else keep(&l, pasta_probe_takes_if(&l, !rests));
+    }
+}
+
+/* The decisions are the same, also in a thread for which no line is left. */
+static void put_off_launches(void) {
+    static pasta_probe_decision at_once[IN_TURN];
+    CHECK(pasta_probe_rests());
+    pasta_probe_on_settled(keep);
+    play(false);
+    memcpy(at_once, decisions, sizeof at_once);
+    for (int lined = 1; lined >= 0; lined--) {
+        uint32_t probed = 0, missed = 0;
+        waiting = NULL;
+        lines_taken = lined ? 0 : LINES;
+        memset(decisions, 0, sizeof decisions);
+        play(true);
+        CHECK((waiting != NULL) == lined);
+        for (uint64_t i = 0; i < IN_TURN; i++) {
+            CHECK(decisions[i].probed == at_once[i].probed && decisions[i].missed == at_once[i].missed);
+            CHECK(decisions[i].wanted == at_once[i].wanted && decisions[i].shape == at_once[i].shape);
+            probed += decisions[i].probed;
+            missed += decisions[i].missed;
+        }
+        CHECK(probed >= 20 && missed >= 20);
+    }
+}
+
+/* Launches that wait are not the child's. */
+static void put_off_and_fork(void) {
+    pasta_kernel_launch l = {.grid = {1, 1, 1}, .block = {32, 1, 1}, .graph_node = PASTA_ABSENT_U64, .ordinal = 5};
+    pasta_probe_on_settled(keep);
+    pasta_probe_put_off(&l);
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (!child) {
+        l.ordinal = 7;
+        pasta_probe_put_off(&l);
+        settle_all();
+        _exit(decisions[5].missed ? 1 : decisions[7].missed ? 0 : 2);
+    }
+    int status;
+    CHECK(waitpid(child, &status, 0) == child && status == 0);
+    settle_all();
+    CHECK(decisions[5].missed);
+}
+
+/* With an option by which not only a launch's shape decides. */
+static void never_rests(void) { CHECK(!pasta_probe_rests()); }
+
 int main(int argc, char **argv) {
     static const test_case cases[] = {
         {"always", always}, {"launches", launches}, {"steps", in_steps}, {"seconds", seconds}, {"every", every},
@@ -794,6 +859,7 @@ int main(int argc, char **argv) {
         {"pausing_threads", pausing_threads},
         {"selected_modules", selected_modules}, {"spot_checks", spot_checks}, {"unlike_launches", unlike_launches}, {"begins_of_rows", begins_of_rows}, {"growing", growing}, {"every_sampled", every_sampled}, {"launches_in_a_row", launches_in_a_row},
         {"places", places}, {"many_places", many_places},
+        {"put_off", put_off_launches}, {"put_off_and_fork", put_off_and_fork}, {"never_rests", never_rests},
         {"unimportant_launches", unimportant_launches},
         {"many_shapes", many_shapes}, {"ranges", ranges}, {"operators", operators}, {"wrong_expression", wrong_expression},
         {"threads", threads}, {"budget_threads", budget_threads}, {"speed", speed},

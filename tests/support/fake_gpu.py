@@ -6,6 +6,7 @@ import os
 import shlex
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 from pasta import paths
@@ -28,13 +29,8 @@ def build(directory: Path, optimization: str = "-O1") -> Path:
     shared = ["-shared", "-fPIC", "-fvisibility=hidden", "-Wl,-soname,libcuda.so.1"]
     library = directory / "libsanitizer-public.so"
     subprocess.run([*compiler, *shared, _SOURCES / "fake_sanitizer.c", "-o", library], check=True)
-    headers = [f"-I{ROOT / 'shim' / 'include'}"]
     program = directory / "program"
-    subprocess.run(
-        [*compiler, *headers, _SOURCES / "fake_probe_program.c", "-o", program, "-ldl",
-         "-lpthread"],
-        check=True,
-    )  # fmt: skip
+    _build_program(program, compiler)
     (directory / "ptxas").write_text(_PTXAS)
     (directory / "ptxas").chmod(0o755)
     compiled = paths.cache("code")  # device code stays apart from the user's: it is none
@@ -42,6 +38,22 @@ def build(directory: Path, optimization: str = "-O1") -> Path:
         unfinished = shutil.ignore_patterns("*.*")
         shutil.copytree(compiled, directory / "cache" / "pasta" / "code", ignore=unfinished)
     return program
+
+
+def _build_program(output: Path, compiler: list[str], *options: str) -> None:
+    source = _SOURCES / "fake_probe_program.c"
+    headers = f"-I{ROOT / 'shim' / 'include'}"
+    command = [*compiler, headers, *options, source, "-o", output, "-ldl", "-lpthread"]
+    subprocess.run(command, check=True)
+
+
+def build_for_python(directory: Path) -> tuple[str, ...]:
+    """Compiles the program as a library of Python; returns the command that plays with it."""
+    library = directory / "program.so"
+    compiler = shlex.split(os.environ.get("CC", "cc"))
+    _build_program(library, [*compiler, "-std=gnu11", "-O1"], "-shared", "-fPIC")
+    script = f"import ctypes, sys; sys.exit(ctypes.CDLL({str(library)!r}).main())"
+    return (sys.executable, "-c", script)
 
 
 def environment(directory: Path, version: str = "13.5") -> dict[str, str]:

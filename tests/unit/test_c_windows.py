@@ -47,6 +47,19 @@ CASES = (
     Case("launches_in_a_row", {**SAMPLE, "probe_spot_check": 4000}),
     Case("launches_in_a_row", {**SAMPLE, "probe_spot_check": 4000, "probe_pause": 1}),
     *(Case(name, {**SAMPLE, "probe_spot_check": 0}) for name in ("places", "many_places")),
+    *(Case(name, {**SAMPLE, "probe_returns": 0}) for name in ("put_off", "put_off_and_fork")),
+    Case("never_rests", SAMPLE),
+    *(
+        Case("never_rests", {**SAMPLE, "probe_returns": 0, **option})
+        for option in (
+            {"probe_every": 2},
+            {"probe_count": 9},
+            {"probe_range": "a"},
+            {"probe_budget": 1000},
+            {"probe_window": "steps 1 3"},
+            {"probe_enough": 0},
+        )
+    ),
     Case("unimportant_launches", SAMPLE),
     Case("many_shapes", SAMPLE, says="pasta: probes: more than 32768 launch shapes"),
     Case("select", {"probe_kernel": "^void gemm|vadd", "probe_exclude": "<double>"}),

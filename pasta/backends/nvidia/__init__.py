@@ -216,6 +216,14 @@ class NvidiaSettings(Section):
     empty = setting(
         "nvidia.empty", parse_bool, False, "subscribe, but record nothing", shim="nvidia.empty"
     )
+    empty_while_off = setting(
+        "nvidia.empty_while_off",
+        parse_bool,
+        False,
+        "for benchmarks: nothing is followed while recording is off (pasta.stop), as with "
+        "nvidia.empty; what is recorded later is incomplete",
+        shim="empty_while_off",
+    )
 
     def check(self) -> None:
         """Refuse intervals that the hardware does not have, and counters together with PC samples.

@@ -21,6 +21,7 @@ typedef struct open_launch {
 static _Thread_local struct {
     open_launch launches[MAX_OPEN];
     uint32_t next;
+    bool looked_up; /* the launch's function is new */
     bool ready; /* the launch whose record is being written can be probed */
     pasta_probe_decision decision;
     struct {
@@ -34,6 +35,7 @@ static _Thread_local struct {
 
 static pasta_nv_function look_up(const pasta_nv_launch *launch) {
     uint64_t bytes;
+    here.looked_up = true;
     pasta_nv_function f = PASTA_NV_UNKNOWN;
     f.name = pasta_intern_z(launch->name);
     /* after an error only the address is absent */
@@ -48,18 +50,21 @@ static pasta_flags flags_of(const pasta_kernel_launch *launch) {
 }
 
 static void launch_begin(const pasta_nv_launch *l, uint64_t key, uint64_t stream, uint64_t node, uint8_t flags) {
-    open_launch *open = &here.launches[here.next++ % MAX_OPEN];
-    *open = (open_launch){key, pasta_next_launch(), pasta_next_correlation()};
+    here.looked_up = false;
     pasta_nv_function f = pasta_nv_function_of(l, look_up); /* slow, so before the record is reserved */
     bool probes = pasta_nv_probes_on(), selected = probes && pasta_probe_selects(f.name, l->name);
+    const pasta_nv_work w = {.at = pasta_nv_place_of(l->context, (int16_t)l->device), .ordinal = pasta_next_launch(),
+                             .correlation = pasta_next_correlation(), .stream = stream, .node = node,
+                             .shared = PASTA_ABSENT_U32, .flags = flags};
+    if (PASTA_LIKELY(pasta_nv_rests()) && !here.looked_up && !(flags & PASTA_FLAG_GRAPH)) {
+        pasta_nv_record_launch(l, &f, &w, selected ? pasta_probe_put_off : NULL);
+        return;
+    }
+    here.launches[here.next++ % MAX_OPEN] = (open_launch){key, w.ordinal, w.correlation};
     here.ready = selected && pasta_nv_probes_ready(l);
     here.decision = (pasta_probe_decision){.shape = PASTA_ABSENT_U32};
-    const pasta_nv_work w = {.at = pasta_nv_place_of(l->context, (int16_t)l->device), .ordinal = open->ordinal,
-                             .correlation = open->correlation, .stream = stream, .node = node,
-                             .shared = PASTA_ABSENT_U32, .flags = flags};
     pasta_nv_record_launch(l, &f, &w, selected ? flags_of : NULL);
-    if (probes)
-        pasta_nv_probes_launch(l, f.name, open->ordinal, flags & PASTA_FLAG_GRAPH, selected, here.decision);
+    if (probes) pasta_nv_probes_launch(l, f.name, w.ordinal, flags & PASTA_FLAG_GRAPH, selected, here.decision);
 }
 
 static void launch_end(const pasta_nv_launch *l, uint64_t key, uint64_t stream, uint8_t flags) {

@@ -26,6 +26,7 @@
 #define plan pasta_nv_the_plan
 static pthread_mutex_t patching = PTHREAD_MUTEX_INITIALIZER; /* the API requires serialized patching */
 static bool switching;                                       /* who holds it may wait for a lock of the driver's */
+static bool unknown_modules;                                 /* some module has no entry: it keeps its patches */
 
 bool pasta_nv_add_patches(pasta_nv_prober *p) {
     int32_t result = -1;
@@ -88,6 +89,12 @@ static bool is(const bool *flag) { return __atomic_load_n(flag, __ATOMIC_SEQ_CST
 static void set(bool *flag, bool value) { __atomic_store_n(flag, value, __ATOMIC_SEQ_CST); }
 static bool has_some(const pasta_nv_patched *m) { return is(&m->patched) || is(&m->mixed); }
 
+/* Patches of a new module are for its first launches: no rest takes them out at once. */
+static void set_some(bool *flag) {
+    set(flag, true);
+    pasta_nv_rest_due(pasta_coming_launch());
+}
+
 static void begin_switching(void) {
     pthread_mutex_lock(&patching);
     set(&switching, true);
@@ -110,7 +117,7 @@ static void put_in(pasta_nv_prober *p, pasta_nv_patched *m) {
         if (is(&m->mixed)) PROBED(p, unpatch_module, m->handle);
         patch(p, m->handle);
         set(&m->mixed, false);
-        set(&m->patched, true);
+        set_some(&m->patched);
         switched(p, begin);
     }
     end_switching();
@@ -158,8 +165,10 @@ void pasta_nv_probes_module(uint64_t context, uint64_t module, bool loaded) {
         __atomic_store_n(&m->wanted, 0, __ATOMIC_RELAXED); /* another one may have had the handle */
         set(&m->mixed, false);
         set(&m->fixed, false);
-        set(&m->patched, patched);
         set(&m->loaded, loaded);
+        patched ? set_some(&m->patched) : set(&m->patched, false);
+    } else if (loaded) {
+        set_some(&unknown_modules);
     }
     if (!loaded) pasta_nv_readback_wake();
 }
@@ -255,13 +264,34 @@ static void graph_called(pasta_nv_prober *p, uint64_t graph) {
     }
 }
 
+static bool some_has_patches(void) {
+    for (pasta_nv_prober *p = pasta_nv_probers(); p; p = p->next)
+        for (pasta_nv_patched *m = module_after(p, NULL); m; m = module_after(p, m))
+            if (is(&m->loaded) && has_some(m)) return true;
+    return false;
+}
+
+/* No module has patches at rest: those of other contexts are taken out at calls there. */
+static void rest(pasta_nv_prober *p) {
+    for (pasta_nv_patched *m = module_after(p, NULL); m; m = module_after(p, m))
+        if (is(&m->loaded) && has_some(m)) take_out(p, m);
+    if (!some_has_patches() && !is(&unknown_modules)) pasta_nv_rest_begin();
+    /* perhaps another thread has just put some in, and has not seen that the rest began */
+    if (some_has_patches() || is(&unknown_modules)) pasta_nv_rest_due(pasta_coming_launch());
+}
+
 void pasta_nv_probes_calling(uint64_t context, const pasta_nv_calling *call) {
     pasta_nv_prober *p = pasta_nv_probes_on() ? pasta_nv_prober_of(context) : NULL;
     if (!p || p->broken) return;
     if (!calling.function && !calling.graph) __atomic_add_fetch(&calls, 1, __ATOMIC_SEQ_CST);
     calling = *call;
     if (all_patched(p) || __atomic_load_n(&captures, __ATOMIC_SEQ_CST)) return;
-    call->graph ? graph_called(p, call->graph) : function_called(p, call);
+    if (call->graph) {
+        graph_called(p, call->graph);
+    } else if (pasta_nv_rest_hears()) {
+        function_called(p, call);
+        if (PASTA_UNLIKELY(pasta_nv_rest_is_near(pasta_coming_launch()))) rest(p);
+    }
 }
 
 void pasta_nv_probes_called(void) {
@@ -322,8 +352,9 @@ bool pasta_nv_patches_follow(pasta_nv_prober *p, const pasta_nv_launching *l) {
     if (!m) return true;
     /* a function that is loaded later than its module gets the module's patches, also after they were removed (13.5 on
      * 580.159: measured) */
-    if (is_new(p, l->launch->function) && !is(&m->patched)) set(&m->mixed, true);
-    if (!l->graph) learn(p, m, l);
+    if (is_new(p, l->launch->function) && !is(&m->patched)) set_some(&m->mixed);
+    if (!l->graph && pasta_nv_rest_hears()) learn(p, m, l);
+    if (l->decision.probed || l->decision.missed) pasta_nv_rest_due(l->ordinal);
     if (l->decision.wanted) __atomic_add_fetch(&m->wanted, l->decision.wanted, __ATOMIC_RELAXED);
     if (l->decision.missed) __atomic_add_fetch(&p->unprepared, 1, __ATOMIC_RELAXED);
     if (l->decision.probed) __atomic_store_n(&m->idle, 0, __ATOMIC_RELAXED);
@@ -331,6 +362,18 @@ bool pasta_nv_patches_follow(pasta_nv_prober *p, const pasta_nv_launching *l) {
     else if (l->graph && has_some(m) && is_spared(m, l->ordinal)) ask(p, m, PASTA_NV_TAKE_OUT);
     return has_some(m);
 }
+
+/* The decision on a launch that was made at rest. */
+static void settled(const pasta_kernel_launch *l, pasta_probe_decision decision) {
+    if (decision.missed) pasta_nv_rest_due(l->ordinal);
+    if (!decision.wanted) return;
+    for (pasta_nv_prober *p = pasta_nv_probers(); p; p = p->next) {
+        pasta_nv_patched *m = module_of(p, l->module);
+        if (m) __atomic_add_fetch(&m->wanted, decision.wanted, __ATOMIC_RELAXED);
+    }
+}
+
+void pasta_nv_patches_set_up(void) { pasta_probe_on_settled(settled); }
 
 void pasta_nv_patches_finish(const pasta_nv_prober *p) {
     if (p->switches)

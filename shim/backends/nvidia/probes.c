@@ -61,6 +61,7 @@ bool pasta_nv_probes_set_up(const char *api) {
         .planes = plan.planes ? (uint32_t)(2 * share / (plan.planes * sizeof(uint64_t))) : 0,
     });
     pasta_on_tensor(on_tensor);
+    pasta_nv_patches_set_up();
     pasta_probe_patches(PASTA_NV_FIRST_PATCHING_NS);
     __atomic_store_n(&pasta_nv_probing, true, __ATOMIC_RELEASE);
     return true;
@@ -191,7 +192,10 @@ bool pasta_nv_probes_ready(const pasta_nv_launch *l) {
     if (!p || p->broken) return false;
     __atomic_add_fetch(&p->under_way, 1, __ATOMIC_SEQ_CST);
     here.announced = p;
-    if (pasta_nv_patches_ready(p, l)) return true;
+    if (pasta_nv_patches_ready(p, l)) {
+        pasta_tensors_need();
+        return true;
+    }
     passed();
     return false;
 }

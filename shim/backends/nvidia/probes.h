@@ -1,4 +1,4 @@
-/* Between the files of the probes.  Lowest first: plan, prober · versions, trace · batches, nodes, patches · results ·
+/* Between the files of the probes.  Lowest first: plan, prober · rest, versions, trace · batches, nodes, patches · results ·
  * readback · probes. */
 #ifndef PASTA_NVIDIA_PROBES_H
 #define PASTA_NVIDIA_PROBES_H
@@ -217,6 +217,13 @@ uint64_t pasta_nv_nodes_data(pasta_nv_prober *p, pasta_nv_nodes **mine, const pa
 void pasta_nv_nodes_end(pasta_nv_nodes **mine); /* all nodes of the graph are submitted */
 void pasta_nv_nodes_close(pasta_nv_prober *p, uint64_t stream); /* it is destroyed */
 
+/* ---- rest.c ---- */
+void pasta_nv_rest_due(uint64_t ordinal); /* this launch is, or may be: ends the rest */
+bool pasta_nv_rest_is_near(uint64_t ordinal); /* none has been for a while */
+void pasta_nv_rest_begin(void);
+bool pasta_nv_rest_hears(void); /* calls that launch kernels have callbacks, all of them */
+void pasta_nv_rest_attend(void); /* by the thread that reads results */
+
 /* ---- patches.c ---- */
 bool pasta_nv_add_patches(pasta_nv_prober *p);
 bool pasta_nv_patches_ready(pasta_nv_prober *p, const pasta_nv_launch *launch); /* which has announced itself */
@@ -229,6 +236,7 @@ typedef struct pasta_nv_launching {
 } pasta_nv_launching;
 /* Notes a launch, and what its graph needs next. True: its kernel may have patches. */
 bool pasta_nv_patches_follow(pasta_nv_prober *p, const pasta_nv_launching *l);
+void pasta_nv_patches_set_up(void);
 void pasta_nv_patches_finish(const pasta_nv_prober *p);
 
 /* ---- results.c ---- */

@@ -190,6 +190,7 @@ static void *run(void *unused) {
         pthread_mutex_unlock(&pasta_nv_reader.lock);
         waiting = false;
         for (pasta_nv_prober *p = pasta_nv_probers(); p; p = p->next) waiting |= attend(p, finish);
+        if (!finish) pasta_nv_rest_attend();
         if (!finish) reuse_storage();
         if (finish && !waiting) break;
     }

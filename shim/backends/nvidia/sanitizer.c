@@ -75,17 +75,6 @@ static bool known_layout(void) {
 
 /* ---- subscription ---- */
 
-static bool enable_launch_calls(void) {
-    static const uint32_t calls[] = {
-#define CALL(name, kind) PASTA_NV_##name,
-        PASTA_NV_LAUNCH_CALLS(CALL)
-#undef CALL
-    };
-    for (size_t i = 0; i < sizeof calls / sizeof *calls; i++)
-        if (!SUCCEEDED(enable_callback, 1, pasta_nv.subscriber, PASTA_NV_DRIVER, calls[i])) return false;
-    return true;
-}
-
 static bool enable(void) {
     static const int32_t domains[] = {
         PASTA_NV_RESOURCE, PASTA_NV_SYNCHRONIZE, PASTA_NV_LAUNCH, PASTA_NV_MEMCPY,   PASTA_NV_MEMSET,
@@ -100,11 +89,12 @@ static bool enable(void) {
     void *subscriber = pasta_nv.subscriber;
     for (size_t i = 0; i < sizeof domains / sizeof *domains; i++)
         if (!SUCCEEDED(enable_domain, 1, subscriber, domains[i])) return false;
+    if (!SUCCEEDED(enable_callback, 0, subscriber, PASTA_NV_LAUNCH, PASTA_NV_LAUNCH_SET_UP)) return false;
     for (size_t i = 0; i < sizeof driver_calls / sizeof *driver_calls; i++)
         if (!SUCCEEDED(enable_callback, 1, subscriber, PASTA_NV_DRIVER, driver_calls[i])) return false;
     for (size_t i = 0; i < sizeof runtime_calls / sizeof *runtime_calls; i++)
         if (!SUCCEEDED(enable_callback, 1, subscriber, PASTA_NV_RUNTIME, runtime_calls[i])) return false;
-    return !pasta_nv_probes_on() || enable_launch_calls();
+    return !pasta_nv_probes_on() || succeeded(pasta_nv_hear_all_calls(), "enable_callback");
 }
 
 /* For benchmarks: the cost of a subscription without recording ("nvidia.empty" = 1). */
@@ -140,6 +130,7 @@ void pasta_nv_start_sanitizer(void) {
             pasta_nv_read_device_name();
             pasta_nv_probes_set_up(version_of_library());
             pasta_nv_record(true);
+            if (pasta_config_u64("empty_while_off", 0)) pasta_on_profiling(pasta_nv_record);
             atexit(at_exit);
         }
         if (enable()) return;

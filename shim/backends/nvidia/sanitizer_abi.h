@@ -54,6 +54,7 @@ enum {
     PASTA_NV_GREEN_SYNCHRONIZED = 3,
 
     PASTA_NV_LAUNCH_BEGIN = 1, /* launch domain */
+    PASTA_NV_LAUNCH_SET_UP = 2, /* by the driver */
     PASTA_NV_LAUNCH_END = 3,
 
     PASTA_NV_MEMCPY_STARTING = 1,

@@ -159,6 +159,10 @@ typedef struct pasta_nv_calling {
 } pasta_nv_calling;
 void pasta_nv_probes_calling(uint64_t context, const pasta_nv_calling *call);
 void pasta_nv_probes_called(void);
+/* No launch has been due for a while: calls that launch kernels, and their returns, have no callbacks (rest.c). */
+extern uint32_t pasta_nv_resting;
+static inline bool pasta_nv_rests(void) { return __atomic_load_n(&pasta_nv_resting, __ATOMIC_SEQ_CST); }
+int32_t pasta_nv_hear_all_calls(void); /* enables callbacks of all calls that launch, or make graphs; a vendor's result */
 void pasta_nv_probes_capture(bool begins); /* of work into a graph; or it ends */
 /* A call that makes an executable graph, or (`made` false) changes one, begins or ends. */
 void pasta_nv_probes_graph(uint64_t context, bool begins, bool made);

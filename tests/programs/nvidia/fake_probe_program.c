@@ -3,6 +3,7 @@
  * does.  Numbers are hexadecimal.
  *
  *     alloc ADDRESS BYTES          free ADDRESS
+ *     tensor ADDRESS BYTES         PyTorch's allocator hands it out; and takes it back: freed ADDRESS BYTES
  *     launch STREAM ACCESS...      ACCESS: ADDRESS:COUNT:PC, of 4 bytes each
  *     fail STREAM                  a launch that begins and never ends
  *     graph STREAM NODES ACCESS... each node makes the accesses
@@ -411,6 +412,16 @@ static void await_reader(unsigned sets) {
     exit(94);
 }
 
+/* As libc10 reports it to a profiler, which libpasta stands in for. */
+static void tensor(unsigned long address, long bytes) {
+    static long allocated;
+    struct { int8_t type, index; } device = {1, DEVICE};
+    void (*reported)(void *, int64_t, size_t, size_t, __typeof__(device));
+    *(void **)&reported = required(dlsym(RTLD_DEFAULT, "_ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE"), "report");
+    allocated += bytes;
+    reported((void *)address, bytes, (size_t)allocated, 1 << 20, device);
+}
+
 static void play(char *line) {
     char word[16] = "";
     unsigned long a = 0, b = 0;
@@ -419,6 +430,8 @@ static void play(char *line) {
     if (!strcmp(word, "alloc") && sscanf(line + rest, "%lx", &b)) memory(PASTA_NV_DEVICE_ALLOC, CONTEXT, a, b);
     else if (!strcmp(word, "nobody") && sscanf(line + rest, "%lx", &b)) memory(PASTA_NV_ASYNC_ALLOC, 0, a, b);
     else if (!strcmp(word, "free")) memory(PASTA_NV_DEVICE_FREE, CONTEXT, a, 0);
+    else if (!strcmp(word, "tensor") && sscanf(line + rest, "%lx", &b)) tensor(a, (long)b);
+    else if (!strcmp(word, "freed") && sscanf(line + rest, "%lx", &b)) tensor(a, -(long)b);
     else if (!strcmp(word, "launch")) launch(a, line + rest, false);
     else if (!strcmp(word, "fail")) launch(a, "", true);
     else if (!strcmp(word, "graph") && sscanf(line + rest, "%lx%n", &b, &more)) launch_graph(a, b, 1, line + rest + more);
