@@ -57,10 +57,9 @@ static void read_configuration(void) {
     settings.in_scope = pasta_scope_configure(enough > 0, by_shape && pasta_config_u64("probe_pause", 0));
     selects = selects || settings.in_scope;
     settings.returns = pasta_config_u64("probe_returns", 1);
-    settings.rests = enough && settings.unit == ALWAYS && !settings.returns && !settings.in_scope && settings.every <= 1 &&
-                     !settings.skip && settings.count == UINT64_MAX;
-    settings.always = settings.unit == ALWAYS && settings.every <= 1 && !settings.skip && settings.count == UINT64_MAX &&
-                      !enough && !selects;
+    bool at_all_times = settings.unit == ALWAYS && settings.every <= 1 && !settings.skip && settings.count == UINT64_MAX;
+    settings.rests = at_all_times && enough && !settings.returns && !settings.in_scope;
+    settings.always = at_all_times && !enough && !selects;
 }
 
 /* A fork's child counts from 0. */
@@ -191,15 +190,15 @@ static void settle(const put_off *p) {
     __atomic_load_n(&on_settled, __ATOMIC_ACQUIRE)(&l, decision);
 }
 
-/* Those of a fork's parent are void. */
-static void leave_parents(void) {
+/* After a fork, launches that waited in the parent are discarded. */
+static void discard_parents(void) {
     if (PASTA_LIKELY(waiting->generation == pasta_generation())) return;
     waiting->generation = pasta_generation();
     waiting->count = 0;
 }
 
 static void settle_all(void) {
-    leave_parents();
+    discard_parents();
     uint32_t count = waiting->count;
     waiting->count = 0;
     for (uint32_t i = 0; i < count; i++) settle(&waiting->launches[i]);
@@ -213,7 +212,7 @@ pasta_flags pasta_probe_put_off(const pasta_kernel_launch *l) {
     memcpy(p.grid, l->grid, sizeof p.grid);
     memcpy(p.block, l->block, sizeof p.block);
     if (PASTA_LIKELY(waiting || takes_line())) {
-        leave_parents();
+        discard_parents();
         if (PASTA_UNLIKELY(waiting->count == MOST_PUT_OFF)) settle_all();
         waiting->launches[waiting->count++] = p;
     } else {

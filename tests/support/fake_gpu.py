@@ -21,10 +21,14 @@ done
 """
 
 
+def _compiler(optimization: str = "-O1") -> list[str]:
+    compiler = shlex.split(os.environ.get("CC", "cc"))
+    return [*compiler, "-std=gnu11", "-Wall", "-Wextra", "-Werror", optimization]
+
+
 def build(directory: Path, optimization: str = "-O1") -> Path:
     """Compiles all into a directory; returns the program."""
-    compiler = shlex.split(os.environ.get("CC", "cc"))
-    compiler += ["-std=gnu11", "-Wall", "-Wextra", "-Werror", optimization]
+    compiler = _compiler(optimization)
     # the source looks for the driver under this name among what is loaded
     shared = ["-shared", "-fPIC", "-fvisibility=hidden", "-Wl,-soname,libcuda.so.1"]
     library = directory / "libsanitizer-public.so"
@@ -50,8 +54,7 @@ def _build_program(output: Path, compiler: list[str], *options: str) -> None:
 def build_for_python(directory: Path) -> tuple[str, ...]:
     """Compiles the program as a library of Python; returns the command that plays with it."""
     library = directory / "program.so"
-    compiler = shlex.split(os.environ.get("CC", "cc"))
-    _build_program(library, [*compiler, "-std=gnu11", "-O1"], "-shared", "-fPIC")
+    _build_program(library, _compiler(), "-shared", "-fPIC")
     script = f"import ctypes, sys; sys.exit(ctypes.CDLL({str(library)!r}).main())"
     return (sys.executable, "-c", script)
 

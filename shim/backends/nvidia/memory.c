@@ -279,8 +279,8 @@ static void number_pieces(live *l, uint64_t first, uint64_t last) {
     }
 }
 
-/* Tensors whose pieces there are, by a hash of them and the layout. A program allocates most of its tensors again at each step, and that must not cost
- * a search with the lock held. Of equal hashes, of 64 bits, one is taken for the other. */
+/* Tensors whose pieces there are, by a hash of them and the layout. A program allocates most of its tensors again at each
+ * step, and that must not cost a search with the lock held. Of equal hashes, of 64 bits, one is taken for the other. */
 enum { KNOWN = 1 << 13 };
 static uint64_t known[KNOWN];
 

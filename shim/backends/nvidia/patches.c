@@ -268,16 +268,16 @@ static bool some_has_patches(void) {
     for (pasta_nv_prober *p = pasta_nv_probers(); p; p = p->next)
         for (pasta_nv_patched *m = module_after(p, NULL); m; m = module_after(p, m))
             if (is(&m->loaded) && has_some(m)) return true;
-    return false;
+    return is(&unknown_modules);
 }
 
-/* No module has patches at rest: those of other contexts are taken out at calls there. */
+/* A rest begins only when no module has patches. Those in modules of other contexts are taken out by calls in these contexts. */
 static void rest(pasta_nv_prober *p) {
     for (pasta_nv_patched *m = module_after(p, NULL); m; m = module_after(p, m))
         if (is(&m->loaded) && has_some(m)) take_out(p, m);
-    if (!some_has_patches() && !is(&unknown_modules)) pasta_nv_rest_begin();
+    if (!some_has_patches()) pasta_nv_rest_begin();
     /* perhaps another thread has just put some in, and has not seen that the rest began */
-    if (some_has_patches() || is(&unknown_modules)) pasta_nv_rest_due(pasta_coming_launch());
+    if (some_has_patches()) pasta_nv_rest_due(pasta_coming_launch());
 }
 
 void pasta_nv_probes_calling(uint64_t context, const pasta_nv_calling *call) {
