@@ -246,6 +246,14 @@ static bool back_more(pasta_ring *r, uint32_t backed) {
     return false;
 }
 
+/* Each page of memory that the launcher backed would be a fault at its first record, of several us.  Where a page is read, the
+ * kernel also maps those around it, usually 16: a system call could do the same, but the program may have forbidden it. */
+static void map_pages(const pasta_ring *r, uint32_t segment) {
+    enum { AROUND = 16 * 4096 };
+    const volatile uint8_t *memory = (const uint8_t *)r + r->data_offset + (uint64_t)segment * SEGMENT_BYTES;
+    for (uint32_t at = 0; at < SEGMENT_BYTES; at += AROUND) (void)memory[at];
+}
+
 /* A new physical segment (number + 1), or 0 at the cap.  No system call while there are backed ones. */
 static uint32_t grow(pasta_ring *r) {
     uint32_t have = __atomic_load_n(&r->segments, __ATOMIC_ACQUIRE);
@@ -257,6 +265,7 @@ static uint32_t grow(pasta_ring *r) {
             have = __atomic_load_n(&r->segments, __ATOMIC_ACQUIRE);
         } else if (__atomic_compare_exchange_n(&r->segments, &have, have + 1, true, __ATOMIC_ACQ_REL,
                                                __ATOMIC_ACQUIRE)) {
+            map_pages(r, have);
             return have + 1;
         }
     }

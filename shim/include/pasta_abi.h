@@ -748,15 +748,15 @@ typedef struct pasta_ring {
     uint64_t tail;           /* next position to reserve */
     uint64_t pending_drops;
     uint64_t data_offset;    /* of the segments; constant */
+    uint64_t launches;
     uint64_t arena_used;
-    uint64_t arena_committed;
     uint32_t segments;       /* physical segments taken, freed ones included */
     uint32_t backed;         /* physical segments with memory: access cannot raise SIGBUS */
     uint32_t state;          /* PASTA_STATE_* */
     uint32_t used;           /* 1: an accelerator or framework was used; the run gets a directory */
     uint32_t consumer;       /* PASTA_CONSUMER_* */
     uint32_t limited;        /* PASTA_LIMIT_* */
-    uint64_t launches;
+    uint64_t arena_committed;
     uint8_t line1[64];
     /* written by the consumer */
     uint64_t released;       /* first position not yet released */

@@ -14,6 +14,10 @@
 
 #include "../core/segments.h"
 
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23 /* Linux 5.14; before that, the program clears them */
+#endif
+
 #define KIND(number, name, payload, handler, category, keep, retain, own, label, text) \
     {#name, #payload, #handler, label, number, PASTA_CATEGORY_##category, retain, own},
 const pasta_kind pasta_kinds[] = {PASTA_EVENTS(KIND)};
@@ -193,6 +197,8 @@ int pasta_back_ahead(pasta_ring *r, const char *path, uint32_t count) {
     if (!error && (uint64_t)bytes > (uint64_t)room.f_bavail * room.f_frsize / 4) error = ENOSPC; /* it may not be needed */
     if (!error) error = posix_fallocate(fd, from, bytes);
     if (fd >= 0) close(fd);
+    /* cleared now: the kernel maps only such pages into the program ahead of their use (map_pages in core/ring.c) */
+    if (!error && (uint64_t)(from + bytes) <= r->file_bytes) madvise((uint8_t *)r + from, (size_t)bytes, MADV_POPULATE_WRITE);
     if (!error) pasta_raise_backed(r, wanted);
     return error;
 }
