@@ -43,6 +43,8 @@ if TYPE_CHECKING:
     from pasta.processors.batch import Batch
 
 _INTERVAL_SECONDS = 0.02
+#: The longest time that events wait: fewer and larger batches cost less.
+_LONGEST_WAIT_SECONDS = 0.25
 #: Segments that may stay in the ring before they are flushed to Parquet and released.
 _MAX_HELD = 64
 
@@ -77,6 +79,7 @@ class Collector:
         self._processes = ProcessTable(session.directory / "processes")
         self._launcher = ProcessIdentity(**session.document["launcher"])
         self._progress: Callable[[], None] = lambda: None  # tells producers that this one works
+        self._drained = time.monotonic()
         self.spill = Spill(ring, self.run.path / SPILL)
         self.trace: TraceReader | None = None
         self.live = LiveCounts(self.strings) if self.config.live else None
@@ -113,6 +116,8 @@ class Collector:
             time.sleep(_INTERVAL_SECONDS)
             ended = self._ended() or self._abandoned()
             self._progress()
+            if ended is None and not self._should_drain(position):
+                continue
             position = self._drain(pipeline, position, final=False)
             position = self._drain_trace(pipeline, position, final=False)
             self._make_room(position)
@@ -124,6 +129,18 @@ class Collector:
         if pipeline.probes is not None:
             ahead.finish(pipeline.probes)
         return pipeline, ended
+
+    def _should_drain(self, position: int) -> bool:
+        """Whether there is enough to read, or a producer of accesses may wait for it."""
+        now = time.monotonic()
+        if (
+            self.ring.tail - position < self.ring.segment_slots
+            and now < self._drained + _LONGEST_WAIT_SECONDS
+            and not beside(self.ring.path, ".trace").exists()
+        ):
+            return False
+        self._drained = now
+        return True
 
     def _ended(self) -> Ended | None:
         return read_ended(self.ring.path) or marked_ended(self.ring)
