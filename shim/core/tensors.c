@@ -21,7 +21,7 @@ static struct {
     pasta_tensor_memory tensor; /* address 0: free */
     int16_t device;
 } table[PLACES];
-static uint32_t held;
+static uint32_t held PASTA_HOT;
 static uint32_t busy PASTA_HOT;        /* a thread changes the table */
 static uint32_t putting_off PASTA_HOT; /* 1 + the generation of the process that does */
 
@@ -54,8 +54,15 @@ static void remove_at(uint32_t at) {
     held--;
 }
 
+/* Whether tensors are put off; its place comes from memory while the lock is waited for. */
+static bool is_asked(uint64_t address) {
+    if (!puts_off() || !address) return false;
+    __builtin_prefetch(&table[home(address)], 1);
+    return true;
+}
+
 bool pasta_tensor_put_off(int16_t device, const pasta_tensor_memory *t) {
-    if (!puts_off() || !t->address) return false;
+    if (!is_asked(t->address)) return false;
     lock();
     uint32_t at = place_of(t->address);
     bool is_new = !table[at].tensor.address, kept = puts_off() && (!is_new || held < MOST);
@@ -69,7 +76,7 @@ bool pasta_tensor_put_off(int16_t device, const pasta_tensor_memory *t) {
 }
 
 bool pasta_tensor_forget(uint64_t address) {
-    if (!puts_off() || !address) return false;
+    if (!is_asked(address)) return false;
     lock();
     uint32_t at = place_of(address);
     bool known = table[at].tensor.address;

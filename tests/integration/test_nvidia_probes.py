@@ -850,6 +850,27 @@ def test_calls_have_no_callbacks_while_no_launch_is_due(play: Play) -> None:
     assert all(0 < each <= 65 for each in missed[1::2])
 
 
+def test_an_empty_subscription_for_benchmarks(play: Play) -> None:
+    """While recording is off, launches have the callbacks of a process with nvidia.empty, whichever
+    they had before."""
+    script = Script()
+    script.alloc(0x200000000, 1 << 20)
+    for launches in (10, 2000):
+        for _ in range(launches):
+            script.launch(S, (0x200000000, 1, 0x10))
+        for on in (None, 0, 1):
+            if on is not None:
+                script.say("profile", on)
+            script.say("pause")
+            script.say("enabled")
+    options = ("--sample", "--set", "probes.spot-check=0", "--set", "nvidia.empty_while_off=true")
+    enabled = re.findall(r"enabled (.*)", play(script, *options).stdout)
+    all_three, empty, resting = "1 1 1", "0 1 1", "0 1 0"
+    assert enabled == [all_three, empty, all_three, resting, empty, resting]
+    alone = play(Script(["enabled"]), "--set", "nvidia.empty=true")
+    assert re.findall(r"enabled (.*)", alone.stdout) == [empty]
+
+
 def test_a_module_that_is_loaded_while_calls_have_no_callbacks_loses_its_patches(
     play: Play,
 ) -> None:

@@ -10,11 +10,12 @@
 
 #include "probes.h"
 
-enum { REST_AFTER = 4096 }; /* launches */
+enum { REST_AFTER = 1024 }; /* launches: spot checks of one round are closer together */
 
 uint32_t pasta_nv_resting PASTA_HOT;
 static uint64_t last_due PASTA_HOT;    /* ordinal of a launch */
 static uint32_t hearing PASTA_HOT = 1; /* 0 from before callbacks are disabled until after they are enabled */
+static uint32_t empty;                 /* for benchmarks: the subscription is as with nvidia.empty */
 
 static void end(void) {
     if (PASTA_LIKELY(!pasta_nv_rests()) || !__atomic_exchange_n(&pasta_nv_resting, 0, __ATOMIC_SEQ_CST)) return;
@@ -48,21 +49,25 @@ static const struct {
 #undef CALL
 };
 
-static int32_t hear(bool on, bool kernels_only) {
+/* Of calls that launch kernels, or of those that launch graphs. */
+static int32_t hear(bool on, bool kernels) {
     int32_t result = 0;
     for (size_t i = 0; i < sizeof calls / sizeof *calls && result == 0; i++)
-        if (calls[i].kernel || !kernels_only)
+        if (calls[i].kernel == kernels)
             result = pasta_nv.enable_callback(on, pasta_nv.subscriber, PASTA_NV_DRIVER, calls[i].id);
     return result;
 }
 
-int32_t pasta_nv_hear_all_calls(void) { return hear(true, false); }
+int32_t pasta_nv_hear_all_calls(void) {
+    int32_t result = hear(true, true);
+    return result ? result : hear(true, false);
+}
 
 /* If it fails, launches are missed; the next time something is due, it is tried again. */
-static bool switch_callbacks(bool on) {
+static bool switch_callbacks(bool of_calls, bool of_returns) {
     static bool said;
-    int32_t result = hear(on, true);
-    if (result == 0) result = pasta_nv.enable_callback(on, pasta_nv.subscriber, PASTA_NV_LAUNCH, PASTA_NV_LAUNCH_END);
+    int32_t result = hear(of_calls, true);
+    if (result == 0) result = pasta_nv.enable_callback(of_returns, pasta_nv.subscriber, PASTA_NV_LAUNCH, PASTA_NV_LAUNCH_END);
     if (result && !said) pasta_say("probes: callbacks of launches cannot be switched (%d): some launches are not probed", result);
     said |= result != 0;
     return result == 0;
@@ -71,8 +76,16 @@ static bool switch_callbacks(bool on) {
 bool pasta_nv_rest_hears(void) { return __atomic_load_n(&hearing, __ATOMIC_SEQ_CST); }
 
 void pasta_nv_rest_attend(void) {
-    bool wanted = !pasta_nv_rests();
-    if (wanted == pasta_nv_rest_hears()) return;
+    static bool returns = true; /* have callbacks */
+    bool is_empty = __atomic_load_n(&empty, __ATOMIC_ACQUIRE), wanted = !pasta_nv_rests() && !is_empty;
+    if (wanted == pasta_nv_rest_hears() && (wanted || is_empty) == returns) return;
     if (!wanted) __atomic_store_n(&hearing, 0, __ATOMIC_SEQ_CST);
-    if (switch_callbacks(wanted) && wanted) __atomic_store_n(&hearing, 1, __ATOMIC_SEQ_CST);
+    if (!switch_callbacks(wanted, wanted || is_empty)) return;
+    returns = wanted || is_empty;
+    if (wanted) __atomic_store_n(&hearing, 1, __ATOMIC_SEQ_CST);
+}
+
+void pasta_nv_rest_empty(bool profiling) {
+    __atomic_store_n(&empty, !profiling, __ATOMIC_RELEASE);
+    pasta_nv_readback_wake();
 }

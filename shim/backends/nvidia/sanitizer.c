@@ -130,7 +130,10 @@ void pasta_nv_start_sanitizer(void) {
             pasta_nv_read_device_name();
             pasta_nv_probes_set_up(version_of_library());
             pasta_nv_record(true);
-            if (pasta_config_u64("empty_while_off", 0)) pasta_on_profiling(pasta_nv_record);
+            if (pasta_config_u64("empty_while_off", 0)) {
+                pasta_on_profiling(pasta_nv_record);
+                pasta_on_profiling(pasta_nv_rest_empty);
+            }
             atexit(at_exit);
         }
         if (enable()) return;

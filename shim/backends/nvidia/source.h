@@ -65,8 +65,9 @@ typedef struct pasta_nv_function {
     uint16_t registers;
     uint32_t shared_static, local; /* bytes per block, per thread */
     uint64_t entry_pc;
+    bool is_new; /* looked up for this launch, through the Sanitizer */
 } pasta_nv_function;
-#define PASTA_NV_UNKNOWN {0, PASTA_ABSENT_U16, PASTA_ABSENT_U32, PASTA_ABSENT_U32, PASTA_ABSENT_U64}
+#define PASTA_NV_UNKNOWN {0, PASTA_ABSENT_U16, PASTA_ABSENT_U32, PASTA_ABSENT_U32, PASTA_ABSENT_U64, false}
 
 typedef pasta_nv_function pasta_nv_look_up(const pasta_nv_launch *launch);
 /* Looked up once per function, not once per launch. */
@@ -162,6 +163,7 @@ void pasta_nv_probes_called(void);
 /* No launch has been due for a while: calls that launch kernels, and their returns, have no callbacks (rest.c). */
 extern uint32_t pasta_nv_resting;
 static inline bool pasta_nv_rests(void) { return __atomic_load_n(&pasta_nv_resting, __ATOMIC_SEQ_CST); }
+void pasta_nv_rest_empty(bool profiling); /* for benchmarks: if not, the subscription is as with nvidia.empty */
 int32_t pasta_nv_hear_all_calls(void); /* enables callbacks of all calls that launch, or make graphs; a vendor's result */
 void pasta_nv_probes_capture(bool begins); /* of work into a graph; or it ends */
 /* A call that makes an executable graph, or (`made` false) changes one, begins or ends. */

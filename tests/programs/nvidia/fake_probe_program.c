@@ -23,6 +23,8 @@
  *                                  CHANGES an object comes and goes before each
  *     pause                        until the thread that reads results has done what it can
  *     cleared SETS                 until it has cleared storage of freed objects in so many sets, and given it back
+ *     profile 0|1                  stops or starts profiling
+ *     enabled                      prints which callbacks a launch has: of its call, its begin and its return
  *     sleep MS
  *     kill                         by SIGKILL
  */
@@ -40,6 +42,7 @@
 
 #include "../../../shim/backends/nvidia/sanitizer_abi.h"
 #include "lookup.h"
+#include "pasta.h"
 #include "pasta_probes.h"
 
 enum { CONTEXT = 0xc0, MODULE = 0x4000, FUNCTION = 0xf0, DEVICE = 3, MULTIPROCESSORS = 132 };
@@ -50,6 +53,7 @@ static struct {
 } chosen = {MODULE, FUNCTION, 1};
 
 static bool (*deliver)(int32_t, uint32_t, const void *);
+static bool (*is_enabled)(int32_t, uint32_t);
 static uint64_t (*launch_data)(uint64_t, uint64_t, uint64_t, bool);
 static void (*make_graph)(void);
 static void (*report)(void);
@@ -95,6 +99,7 @@ static void initialize(void) {
     *(void **)&entry = required(dlsym(library, "InitializeInjection"), "InitializeInjection");
     void *fake = required(dlopen(getenv("PASTA_SANITIZER_LIB"), RTLD_NOW), "fake library");
     *(void **)&deliver = required(dlsym(fake, "fake_deliver"), "fake_deliver");
+    *(void **)&is_enabled = required(dlsym(fake, "fake_is_enabled"), "fake_is_enabled");
     *(void **)&launch_data = required(dlsym(fake, "fake_launch_data"), "fake_launch_data");
     *(void **)&make_graph = required(dlsym(fake, "fake_make_graph"), "fake_make_graph");
     *(void **)&cleared = required(dlsym(fake, "fake_cleared"), "fake_cleared");
@@ -453,6 +458,10 @@ static void play(char *line) {
     else if (!strcmp(word, "threads") && sscanf(line + rest, "%lx %lx", &team.launches, &team.address) == 2) team.count = a, play_threads();
     else if (!strcmp(word, "cost") && sscanf(line + rest, "%lx", &b) == 1) measure(a, b);
     else if (!strcmp(word, "pause")) await_reader(0);
+    else if (!strcmp(word, "profile")) a ? pasta_start() : pasta_stop();
+    else if (!strcmp(word, "enabled"))
+        printf("enabled %d %d %d\n", is_enabled(PASTA_NV_DRIVER, PASTA_NV_LAUNCH_KERNEL), is_enabled(PASTA_NV_LAUNCH, PASTA_NV_LAUNCH_BEGIN),
+               is_enabled(PASTA_NV_LAUNCH, PASTA_NV_LAUNCH_END));
     else if (!strcmp(word, "sleep")) nanosleep(&(struct timespec){0, (long)a * 1000 * 1000}, NULL);
     else if (!strcmp(word, "cleared")) await_reader((unsigned)a);
     else if (!strcmp(word, "kill")) kill(getpid(), SIGKILL);
