@@ -17,9 +17,18 @@ typedef struct pasta_sampling {
 
 typedef enum { PASTA_MAY_PROBE, PASTA_WINDOW_CLOSED, PASTA_CANNOT_PROBE } pasta_chance;
 
+/* What decisions look at. */
+typedef struct pasta_shaped {
+    uint64_t base; /* hash of the shape without its operator */
+    uint64_t module, ordinal;
+    bool with_operator; /* which is a part of the shape */
+} pasta_shaped;
+
 void pasta_shapes_configure(pasta_sampling sampling);
+pasta_shaped pasta_shaped_of(const pasta_kernel_launch *launch);
 /* Counts a launch. `due` is set if it should be probed, whether it may or not. */
-pasta_probe_decision pasta_shapes_decide(const pasta_kernel_launch *launch, pasta_scope scope, pasta_chance chance, bool *due);
+pasta_probe_decision pasta_shapes_decide(const pasta_shaped *launch, pasta_scope scope, pasta_chance chance, bool *due);
+void pasta_shapes_expect(const pasta_shaped *launch, pasta_scope scope); /* fetches into the cache what its decision will need */
 bool pasta_shapes_are_due(const pasta_kernel_launch *launch); /* counts nothing, but may choose which launch a round probes */
 
 /* ---- budget.c: windows that keep an overhead budget ---- */

@@ -413,13 +413,18 @@ static uint64_t correlation PASTA_HOT, launch PASTA_HOT;
 uint64_t pasta_next_correlation(void) { return __atomic_add_fetch(&correlation, 1, __ATOMIC_RELAXED); }
 
 static __thread pasta_launch_range launched; /* by this thread, since pasta_launches_mark */
+static uint32_t marked PASTA_HOT;            /* some thread has; until then `launched` stays out of the cache */
 
-void pasta_launches_mark(void) { launched.count = 0; }
+void pasta_launches_mark(void) {
+    __atomic_store_n(&marked, 1, __ATOMIC_RELAXED);
+    launched.count = 0;
+}
+
 pasta_launch_range pasta_launches_since_mark(void) { return launched; }
 
 uint64_t pasta_next_launch(void) {
     uint64_t ordinal = __atomic_fetch_add(&launch, 1, __ATOMIC_RELAXED);
-    if (!launched.count++) launched.first = ordinal;
+    if (PASTA_UNLIKELY(__atomic_load_n(&marked, __ATOMIC_RELAXED)) && !launched.count++) launched.first = ordinal;
     pasta_ring *r = pasta_same_process() ? pasta_ring_mine() : NULL;
     if (r) __atomic_store_n(&r->launches, ordinal + 1, __ATOMIC_RELAXED);
     return ordinal;

@@ -42,7 +42,8 @@ enum { WITHIN = 4096 }; /* launches of all shapes in which a round probes one of
 enum { LEAST = 8 }; /* amounts that tell how much they differ, where they do */
 enum { SETTLING = 256 }; /* launches after which all shapes are considered again, besides a quarter of those before */
 
-typedef struct {
+/* What a launch asks for is in the first of two lines of the cache. */
+typedef struct __attribute__((aligned(64))) {
     uint64_t key;   /* 0: free */
     uint64_t again; /* launch, of all shapes, from which on one more is probed; of a shape: at each of its places; 0: none */
     uint32_t launches;
@@ -96,16 +97,13 @@ static uint64_t mixed(uint64_t hash, uint64_t value) {
     return hash ^ hash >> 29;
 }
 
-static bool has_operator(const pasta_kernel_launch *l) {
-    return settings.enough != UINT32_MAX && l->graph_node == PASTA_ABSENT_U64;
-}
-
 /* Without sampling, only kernels of a module are distinguished. */
-static uint64_t base_of(const pasta_kernel_launch *l) {
+pasta_shaped pasta_shaped_of(const pasta_kernel_launch *l) {
+    bool sampled = settings.enough != UINT32_MAX;
     uint64_t base = mixed(mixed(0, l->name), l->module);
-    for (int axis = 0; axis < 3 && settings.enough != UINT32_MAX; axis++)
-        base = mixed(base, (uint64_t)l->grid[axis] << 32 | l->block[axis]);
-    return settings.enough != UINT32_MAX ? mixed(base, l->shared_dynamic) : base;
+    for (int axis = 0; axis < 3 && sampled; axis++) base = mixed(base, (uint64_t)l->grid[axis] << 32 | l->block[axis]);
+    if (sampled) base = mixed(base, l->shared_dynamic);
+    return (pasta_shaped){base, l->module, l->ordinal, sampled && l->graph_node == PASTA_ABSENT_U64};
 }
 
 /* ---- places ---- */
@@ -140,15 +138,9 @@ static void launch_at_place(uint64_t base) {
 /* In place of an operator's name, for all of them. */
 #define ANY_OPERATOR (UINT64_C(1) << 32)
 
-/* Where entries are looked up. */
-typedef struct {
-    uint64_t base, place;
-    bool with_operator;
-} position;
-
-static position position_of(const pasta_kernel_launch *l) {
-    uint64_t base = base_of(l);
-    return (position){base, place_of(base), has_operator(l)};
+static uint64_t key_of(const pasta_shaped *l, uint64_t operator) {
+    uint64_t key = l->with_operator ? mixed(l->base, operator) : l->base;
+    return key ? key : 1;
 }
 
 /* NULL: there is none, or with `create`, the table is full. */
@@ -166,13 +158,13 @@ static shape *find(uint64_t key, bool create, bool *created) {
 }
 
 /* The entry for all places, and if it is divided, that for the place. */
-static shape *entry_of(position at, uint64_t operator, bool create) {
+static shape *entry_of(const pasta_shaped *l, uint64_t operator, bool create) {
     bool is_new = false, is_new_place = false;
-    uint64_t key = at.with_operator ? mixed(at.base, operator) : at.base;
-    shape *s = find(key ? key : 1, create, &is_new);
+    uint64_t key = key_of(l, operator);
+    shape *s = find(key, create, &is_new);
     if (s && LOAD(s->divided)) {
         bool more = LOAD(s->places) < MOST_PLACES;
-        key = mixed(key, at.place);
+        key = mixed(key, place_of(l->base));
         shape *of_place = find(key ? key : 1, create && more, &is_new_place);
         if (is_new_place) {
             __atomic_fetch_add(&s->places, 1, __ATOMIC_RELAXED);
@@ -245,7 +237,7 @@ static void decided(uint64_t module, bool probed) {
 /* Whether the launch `number` of an entry that is due is the one to probe, or comes after it. The launch at which that is
  * chosen cannot be the one, since patches must be in before. Where they still are, it is the next one at a place: they are
  * not put in again. */
-static bool has_turn(const pasta_kernel_launch *l, shape *entry, uint32_t number, dueness due) {
+static bool has_turn(const pasta_shaped *l, shape *entry, uint32_t number, dueness due) {
     if (LOAD(entry->next) || settings.in_windows) return true; /* hardly one at random would be in a window */
     if (LOAD(entry->of_place) && is_patched(l->module)) return true; /* which one does not matter: all do the same */
     uint32_t turn = LOAD(entry->turn);
@@ -273,20 +265,20 @@ static void end_turn(shape *entry) {
 }
 
 /* The launch `number` of an entry. */
-static dueness due_of(const pasta_kernel_launch *l, const shape *s, shape *entry, uint32_t number) {
+static dueness due_of(const pasta_shaped *l, const shape *s, shape *entry, uint32_t number) {
     if (LOAD(s->probed) < settings.enough) return DUE;
     dueness due = due_in_rounds(s, entry);
     return due == NOT_DUE || has_turn(l, entry, number, due) ? due : NOT_DUE;
 }
 
-bool pasta_shapes_are_due(const pasta_kernel_launch *l) {
-    position at = position_of(l);
+bool pasta_shapes_are_due(const pasta_kernel_launch *launch) {
+    pasta_shaped l = pasta_shaped_of(launch);
     pasta_scope scope = pasta_scope_here();
-    bool pauses = has_operator(l) && pasta_scope_pauses();
-    shape *all = pauses ? entry_of(at, ANY_OPERATOR, false) : NULL;
-    if (pauses && scope.unknown) return !all && !find(mixed(at.base, ANY_OPERATOR), false, NULL);
-    shape *s = entry_of(at, scope.operator, false), *entry = all ? all : s;
-    return !s || due_of(l, s, entry, LOAD(entry->launches)) != NOT_DUE;
+    bool pauses = l.with_operator && pasta_scope_pauses();
+    shape *all = pauses ? entry_of(&l, ANY_OPERATOR, false) : NULL;
+    if (pauses && scope.unknown) return !all && !find(key_of(&l, ANY_OPERATOR), false, NULL);
+    shape *s = entry_of(&l, scope.operator, false), *entry = all ? all : s;
+    return !s || due_of(&l, s, entry, LOAD(entry->launches)) != NOT_DUE;
 }
 
 /* A launch of none of the shapes: the table is full. */
@@ -316,7 +308,7 @@ static pasta_probe_decision decide(shape *s, uint32_t number, dueness due, pasta
 /* ---- where operators pause ---- */
 
 /* The launch `number` of an entry for all operators, whose own is unknown: it is not probed. */
-static pasta_probe_decision pass(const pasta_kernel_launch *l, shape *all, uint32_t number, pasta_chance chance, bool *due) {
+static pasta_probe_decision pass(const pasta_shaped *l, shape *all, uint32_t number, pasta_chance chance, bool *due) {
     count_launch();
     decided(l->module, false);
     dueness found = due_of(l, all, all, number);
@@ -348,15 +340,17 @@ static pasta_follow follow_for(dueness due, uint32_t number, pasta_chance chance
     return LOAD(all_shapes.awaited) ? PASTA_FOLLOW_BRIEFLY : PASTA_FOLLOW_ENOUGH;
 }
 
-pasta_probe_decision pasta_shapes_decide(const pasta_kernel_launch *l, pasta_scope scope, pasta_chance chance, bool *due) {
-    position at = position_of(l);
-    launch_at_place(at.base);
-    shape *all = has_operator(l) && pasta_scope_pauses() ? entry_of(at, ANY_OPERATOR, true) : NULL;
+void pasta_shapes_expect(const pasta_shaped *l, pasta_scope scope) {
+    __builtin_prefetch(&shapes[(key_of(l, scope.unknown ? ANY_OPERATOR : scope.operator) >> 32) % SHAPES], 1);
+}
+
+static pasta_probe_decision decide_at_place(const pasta_shaped *l, pasta_scope scope, pasta_chance chance, bool *due) {
+    shape *all = l->with_operator && pasta_scope_pauses() ? entry_of(l, ANY_OPERATOR, true) : NULL;
     uint32_t number_of_all = all ? __atomic_fetch_add(&all->launches, 1, __ATOMIC_RELAXED) : 0;
     bool unknown = all && scope.unknown, is_first = all && number_of_all == 0 && !LOAD(all->of_place);
     *due = false;
     if (unknown && (!is_first || chance != PASTA_MAY_PROBE)) return pass(l, all, number_of_all, chance, due);
-    shape *s = entry_of(at, scope.operator, true);
+    shape *s = entry_of(l, scope.operator, true);
     if (!s) return without_shape(chance, due);
     count_launch();
     uint32_t number = __atomic_fetch_add(&s->launches, 1, __ATOMIC_RELAXED);
@@ -374,6 +368,12 @@ pasta_probe_decision pasta_shapes_decide(const pasta_kernel_launch *l, pasta_sco
     STORE(all->check, LOAD(s->check));
     if (d.probed) STORE(all->again, LOAD(s->again));
     pasta_scope_launched(l->ordinal, follow_for(found, number, chance), unknown);
+    return d;
+}
+
+pasta_probe_decision pasta_shapes_decide(const pasta_shaped *l, pasta_scope scope, pasta_chance chance, bool *due) {
+    pasta_probe_decision d = decide_at_place(l, scope, chance, due);
+    launch_at_place(l->base);
     return d;
 }
 

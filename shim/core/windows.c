@@ -144,10 +144,8 @@ bool pasta_probe_records_returns(void) {
 
 /* ---- decisions that are put off ---- */
 
-/* What a decision needs to know of a launch. */
 typedef struct {
-    uint64_t ordinal, module;
-    uint32_t name, grid[3], block[3], shared;
+    pasta_shaped launch;
     pasta_scope scope;
 } put_off;
 
@@ -170,24 +168,17 @@ static bool takes_line(void) {
     return mine < LINES;
 }
 
-static void (*on_settled)(const pasta_kernel_launch *launch, pasta_probe_decision decision);
+static void (*on_settled)(uint64_t ordinal, uint64_t module, pasta_probe_decision decision);
 
-void pasta_probe_on_settled(void (*settled)(const pasta_kernel_launch *launch, pasta_probe_decision decision)) {
+void pasta_probe_on_settled(void (*settled)(uint64_t ordinal, uint64_t module, pasta_probe_decision decision)) {
     __atomic_store_n(&on_settled, settled, __ATOMIC_RELEASE);
 }
 
 static void settle(const put_off *p) {
-    pasta_kernel_launch l = {.ordinal = p->ordinal,
-                             .name = p->name,
-                             .module = p->module,
-                             .graph_node = PASTA_ABSENT_U64,
-                             .shared_dynamic = p->shared};
-    memcpy(l.grid, p->grid, sizeof l.grid);
-    memcpy(l.block, p->block, sizeof l.block);
     bool due;
-    pasta_probe_decision decision = pasta_shapes_decide(&l, p->scope, PASTA_CANNOT_PROBE, &due);
+    pasta_probe_decision decision = pasta_shapes_decide(&p->launch, p->scope, PASTA_CANNOT_PROBE, &due);
     decision.missed = due;
-    __atomic_load_n(&on_settled, __ATOMIC_ACQUIRE)(&l, decision);
+    __atomic_load_n(&on_settled, __ATOMIC_ACQUIRE)(p->launch.ordinal, p->launch.module, decision);
 }
 
 /* After a fork, launches that waited in the parent are discarded. */
@@ -199,18 +190,20 @@ static void discard_parents(void) {
 
 static void settle_all(void) {
     discard_parents();
+    enum { AHEAD = 8 };
     uint32_t count = waiting->count;
     waiting->count = 0;
-    for (uint32_t i = 0; i < count; i++) settle(&waiting->launches[i]);
+    for (uint32_t i = 0; i < count + AHEAD; i++) {
+        if (i < count) pasta_shapes_expect(&waiting->launches[i].launch, waiting->launches[i].scope);
+        if (i >= AHEAD) settle(&waiting->launches[i - AHEAD]);
+    }
 }
 
 static bool some_wait(void) { return PASTA_UNLIKELY(waiting && waiting->count); }
 
 pasta_flags pasta_probe_put_off(const pasta_kernel_launch *l) {
     prepare_process();
-    put_off p = {l->ordinal, l->module, l->name, {0}, {0}, l->shared_dynamic, pasta_scope_here()};
-    memcpy(p.grid, l->grid, sizeof p.grid);
-    memcpy(p.block, l->block, sizeof p.block);
+    put_off p = {pasta_shaped_of(l), pasta_scope_here()};
     if (PASTA_LIKELY(waiting || takes_line())) {
         discard_parents();
         if (PASTA_UNLIKELY(waiting->count == MOST_PUT_OFF)) settle_all();
@@ -237,7 +230,9 @@ pasta_probe_decision pasta_probe_takes_if(const pasta_kernel_launch *l, bool abl
         !is_counted(__atomic_fetch_add(&candidates, 1, __ATOMIC_RELAXED)))
         return decision;
     if (settings.every > 1 && open) open = pasta_select_launched(l->name) % settings.every == 0;
-    decision = pasta_shapes_decide(l, pasta_scope_here(), !open ? PASTA_WINDOW_CLOSED : able ? PASTA_MAY_PROBE : PASTA_CANNOT_PROBE, &due);
+    pasta_shaped shaped = pasta_shaped_of(l);
+    pasta_chance chance = !open ? PASTA_WINDOW_CLOSED : able ? PASTA_MAY_PROBE : PASTA_CANNOT_PROBE;
+    decision = pasta_shapes_decide(&shaped, pasta_scope_here(), chance, &due);
     decision.missed = open && due && !able;
     if (settings.unit == BUDGET) pasta_budget_decided(decision.probed, due);
     return decision;

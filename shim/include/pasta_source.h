@@ -173,7 +173,7 @@ bool pasta_probe_always(void); /* every launch is probed, whatever its kernel */
  * thread of the launches. One that is `missed` should end the rest. */
 bool pasta_probe_rests(void);
 pasta_flags pasta_probe_put_off(const pasta_kernel_launch *launch);
-void pasta_probe_on_settled(void (*settled)(const pasta_kernel_launch *launch, pasta_probe_decision decision));
+void pasta_probe_on_settled(void (*settled)(uint64_t ordinal, uint64_t module, pasta_probe_decision decision));
 /* Whether returns of launch calls are recorded. Sampled launches have none unless something reads them. */
 bool pasta_probe_records_returns(void);
 /* The host has waited for the device: an overhead budget takes the program's time from wait to wait. */

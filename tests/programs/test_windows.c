@@ -787,7 +787,10 @@ static void speed(void) {
 
 enum { IN_TURN = 6000 };
 static pasta_probe_decision decisions[IN_TURN];
-static void keep(const pasta_kernel_launch *l, pasta_probe_decision d) { decisions[l->ordinal] = d; }
+static void keep(uint64_t ordinal, uint64_t module, pasta_probe_decision d) {
+    (void)module;
+    decisions[ordinal] = d;
+}
 
 /* A source that rests from its 500th launch on, and from the 3000th: what it launches changes shortly afterwards. */
 static void play(bool puts_off) {
@@ -798,7 +801,7 @@ static void play(bool puts_off) {
         pasta_kernel_launch l = {.name = name, .grid = {grid, 1, 1}, .block = {32, 1, 1}, .ordinal = i, .module = 1,
                                  .graph_node = PASTA_ABSENT_U64, .shared_dynamic = PASTA_ABSENT_U32};
         if (rests && puts_off) pasta_probe_put_off(&l);
-        else keep(&l, pasta_probe_takes_if(&l, !rests));
+        else keep(i, 1, pasta_probe_takes_if(&l, !rests));
     }
 }
 

@@ -21,7 +21,6 @@ typedef struct open_launch {
 static _Thread_local struct {
     open_launch launches[MAX_OPEN];
     uint32_t next;
-    bool looked_up; /* the launch's function is new */
     bool ready; /* the launch whose record is being written can be probed */
     pasta_probe_decision decision;
     struct {
@@ -35,8 +34,8 @@ static _Thread_local struct {
 
 static pasta_nv_function look_up(const pasta_nv_launch *launch) {
     uint64_t bytes;
-    here.looked_up = true;
     pasta_nv_function f = PASTA_NV_UNKNOWN;
+    f.is_new = true;
     f.name = pasta_intern_z(launch->name);
     /* after an error only the address is absent */
     if (launch->name && pasta_nv.function_pc(launch->module, launch->name, &f.entry_pc, &bytes) != 0)
@@ -50,13 +49,12 @@ static pasta_flags flags_of(const pasta_kernel_launch *launch) {
 }
 
 static void launch_begin(const pasta_nv_launch *l, uint64_t key, uint64_t stream, uint64_t node, uint8_t flags) {
-    here.looked_up = false;
     pasta_nv_function f = pasta_nv_function_of(l, look_up); /* slow, so before the record is reserved */
     bool probes = pasta_nv_probes_on(), selected = probes && pasta_probe_selects(f.name, l->name);
     const pasta_nv_work w = {.at = pasta_nv_place_of(l->context, (int16_t)l->device), .ordinal = pasta_next_launch(),
                              .correlation = pasta_next_correlation(), .stream = stream, .node = node,
                              .shared = PASTA_ABSENT_U32, .flags = flags};
-    if (PASTA_LIKELY(pasta_nv_rests()) && !here.looked_up && !(flags & PASTA_FLAG_GRAPH)) {
+    if (PASTA_LIKELY(pasta_nv_rests()) && !f.is_new && !(flags & PASTA_FLAG_GRAPH)) {
         pasta_nv_record_launch(l, &f, &w, selected ? pasta_probe_put_off : NULL);
         return;
     }

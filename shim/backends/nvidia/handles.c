@@ -178,7 +178,7 @@ static uint32_t hash_handle(uint64_t handle) {
 
 static pasta_nv_function copy_of(const pasta_nv_function *f) {
     return (pasta_nv_function){LOAD(f->name), LOAD(f->registers), LOAD(f->shared_static), LOAD(f->local),
-                               LOAD(f->entry_pc)};
+                               LOAD(f->entry_pc), false};
 }
 
 pasta_nv_function pasta_nv_function_of(const pasta_nv_launch *launch, pasta_nv_look_up *look_up) {

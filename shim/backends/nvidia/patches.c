@@ -364,11 +364,11 @@ bool pasta_nv_patches_follow(pasta_nv_prober *p, const pasta_nv_launching *l) {
 }
 
 /* The decision on a launch that was made at rest. */
-static void settled(const pasta_kernel_launch *l, pasta_probe_decision decision) {
-    if (decision.missed) pasta_nv_rest_due(l->ordinal);
+static void settled(uint64_t ordinal, uint64_t module, pasta_probe_decision decision) {
+    if (decision.missed) pasta_nv_rest_due(ordinal);
     if (!decision.wanted) return;
     for (pasta_nv_prober *p = pasta_nv_probers(); p; p = p->next) {
-        pasta_nv_patched *m = module_of(p, l->module);
+        pasta_nv_patched *m = module_of(p, module);
         if (m) __atomic_add_fetch(&m->wanted, decision.wanted, __ATOMIC_RELAXED);
     }
 }
