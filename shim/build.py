@@ -102,6 +102,20 @@ class Compiler:
             "install one (Debian/Ubuntu: apt install gcc libc6-dev; Fedora: dnf install gcc)"
         )
 
+    def joins_files(self) -> tuple[str, ...]:
+        """The flag by which functions become parts of others in other files; () if the compiler or
+        its linker has none, and with sanitizers, whose reports name functions."""
+        flag = "-flto=auto"
+        if any(each.startswith("-fsanitize") for each in self.flags):
+            return ()
+        with tempfile.TemporaryDirectory() as directory:
+            source = Path(directory, "empty.c")
+            source.write_text("int empty(void) { return 0; }\n")
+            output = Path(directory, "empty.so")
+            command = [*self.command, *self.flags, flag, "-fPIC", "-shared", str(source)]
+            done = subprocess.run([*command, "-o", str(output)], capture_output=True)
+        return () if done.returncode or done.stderr else (flag,)
+
     def run(self, arguments: Sequence[str | Path]) -> None:
         command = [*self.command, *self.flags, *map(str, arguments)]
         done = subprocess.run(command, capture_output=True, text=True)
@@ -134,7 +148,10 @@ def libpasta(compiler: Compiler, directory: Path) -> Path:
         SHIM / "python" / "start.c",
     ]
     output = directory / "libpasta.so"
-    shared_library(compiler, output, sources, "-DPASTA_INSIDE", "-Wl,-soname,libpasta.so")
+    shared_library(
+        compiler, output, sources, "-DPASTA_INSIDE", "-Wl,-soname,libpasta.so",
+        *compiler.joins_files(),
+    )  # fmt: skip
     return output
 
 

@@ -29,6 +29,8 @@
 
 /* A variable that every record, or every launch, needs: they are next to each other. */
 #define PASTA_HOT __attribute__((section("pasta_hot")))
+/* All that the function calls becomes a part of it, also from other files: less code to fetch where the cache has none of it. */
+#define PASTA_FLAT __attribute__((flatten))
 #define PASTA_LIKELY(x) __builtin_expect(!!(x), 1)
 #define PASTA_UNLIKELY(x) __builtin_expect(!!(x), 0)
 #define PASTA_EXPORT __attribute__((visibility("default")))

@@ -441,7 +441,7 @@ def test_queries_that_amd_smi_cannot_answer() -> None:
 def test_launcher_and_process_publish_at_once(producer: Path, tmp_path: Path) -> None:
     session = Session.create(tmp_path / "session")
     environment = {**os.environ, "PASTA_SHIM": session.configuration()}
-    kind, count = abi.KINDS["memory_set"], 200_000
+    kind, count = abi.KINDS["memory_set"], 1_000_000
     process = subprocess.Popen([producer], stdin=subprocess.PIPE, text=True, env=environment)
     assert process.stdin is not None
     process.stdin.write(f"publish {kind} 1 1\n")

@@ -35,7 +35,6 @@ static _Thread_local struct {
 static pasta_nv_function look_up(const pasta_nv_launch *launch) {
     uint64_t bytes;
     pasta_nv_function f = PASTA_NV_UNKNOWN;
-    f.is_new = true;
     f.name = pasta_intern_z(launch->name);
     /* after an error only the address is absent */
     if (launch->name && pasta_nv.function_pc(launch->module, launch->name, &f.entry_pc, &bytes) != 0)
@@ -48,16 +47,26 @@ static pasta_flags flags_of(const pasta_kernel_launch *launch) {
     return pasta_probe_flags(here.decision);
 }
 
+static inline pasta_nv_work work_of(const pasta_nv_launch *l, uint64_t stream, uint64_t node, uint8_t flags) {
+    return (pasta_nv_work){.at = pasta_nv_place_of(l->context, (int16_t)l->device), .ordinal = pasta_next_launch(),
+                           .correlation = pasta_next_correlation(), .stream = stream, .node = node,
+                           .shared = PASTA_ABSENT_U32, .flags = flags};
+}
+
+/* False: it is the function's first one, so not at rest. */
+PASTA_FLAT static bool launch_at_rest(const pasta_nv_launch *l) {
+    pasta_nv_function f;
+    if (PASTA_UNLIKELY(!pasta_nv_known_function(l->function, &f))) return false;
+    bool selected = pasta_probe_selects(f.name, l->name);
+    const pasta_nv_work w = work_of(l, l->stream, PASTA_ABSENT_U64, 0);
+    pasta_nv_record_launch(l, &f, &w, selected ? pasta_probe_put_off : NULL);
+    return true;
+}
+
 static void launch_begin(const pasta_nv_launch *l, uint64_t key, uint64_t stream, uint64_t node, uint8_t flags) {
     pasta_nv_function f = pasta_nv_function_of(l, look_up); /* slow, so before the record is reserved */
     bool probes = pasta_nv_probes_on(), selected = probes && pasta_probe_selects(f.name, l->name);
-    const pasta_nv_work w = {.at = pasta_nv_place_of(l->context, (int16_t)l->device), .ordinal = pasta_next_launch(),
-                             .correlation = pasta_next_correlation(), .stream = stream, .node = node,
-                             .shared = PASTA_ABSENT_U32, .flags = flags};
-    if (PASTA_LIKELY(pasta_nv_rests()) && !f.is_new && !(flags & PASTA_FLAG_GRAPH)) {
-        pasta_nv_record_launch(l, &f, &w, selected ? pasta_probe_put_off : NULL);
-        return;
-    }
+    const pasta_nv_work w = work_of(l, stream, node, flags);
     here.launches[here.next++ % MAX_OPEN] = (open_launch){key, w.ordinal, w.correlation};
     here.ready = selected && pasta_nv_probes_ready(l);
     here.decision = (pasta_probe_decision){.shape = PASTA_ABSENT_U32};
@@ -80,7 +89,7 @@ static void launch_end(const pasta_nv_launch *l, uint64_t key, uint64_t stream, 
 }
 
 static void on_launch(uint32_t id, const pasta_nv_launch *l) {
-    if (id == PASTA_NV_LAUNCH_BEGIN) launch_begin(l, l->launch, l->stream, PASTA_ABSENT_U64, 0);
+    if (id == PASTA_NV_LAUNCH_BEGIN && !(pasta_nv_rests() && launch_at_rest(l))) launch_begin(l, l->launch, l->stream, PASTA_ABSENT_U64, 0);
     if (id == PASTA_NV_LAUNCH_END) {
         pasta_nv_probes_launched(l->launch, false);
         launch_end(l, l->launch, l->stream, 0);

@@ -98,8 +98,7 @@ static pasta_nv_work work_of(const pasta_cupti_submitted *s, uint32_t context, u
 
 static bool record_kernel(const pasta_cupti_kernel *k, pasta_nv_work *w) {
     pasta_nv_launch l = {.name = k->name};
-    pasta_nv_function f = {pasta_intern_z(k->name), k->registers, (uint32_t)k->shared_static, k->local, PASTA_ABSENT_U64,
-                           false};
+    pasta_nv_function f = {pasta_intern_z(k->name), k->registers, (uint32_t)k->shared_static, k->local, PASTA_ABSENT_U64};
     for (int axis = 0; axis < 3; axis++) {
         l.grid[axis] = (uint32_t)k->grid[axis];
         l.block[axis] = (uint32_t)k->block[axis];

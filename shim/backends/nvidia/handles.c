@@ -178,28 +178,42 @@ static uint32_t hash_handle(uint64_t handle) {
 
 static pasta_nv_function copy_of(const pasta_nv_function *f) {
     return (pasta_nv_function){LOAD(f->name), LOAD(f->registers), LOAD(f->shared_static), LOAD(f->local),
-                               LOAD(f->entry_pc), false};
+                               LOAD(f->entry_pc)};
+}
+
+bool pasta_nv_known_function(uint64_t handle, pasta_nv_function *found) {
+    uint32_t slot = hash_handle(handle);
+    for (uint32_t probe = 0; probe < MAX_PROBES; probe++, slot = (slot + 1) & (FUNCTIONS - 1)) {
+        uint64_t held = LOAD(functions[slot].handle);
+        if (!held) return false;
+        if (PASTA_UNLIKELY(held != handle)) continue;
+        if (!LOAD(functions[slot].known)) return false;
+        *found = copy_of(&functions[slot].found);
+        return true;
+    }
+    return false;
+}
+
+/* False: the table is full. */
+static bool slot_for(uint64_t handle, uint32_t *slot) {
+    *slot = hash_handle(handle);
+    for (uint32_t probe = 0; probe < MAX_PROBES; probe++, *slot = (*slot + 1) & (FUNCTIONS - 1)) {
+        uint64_t held = LOAD(functions[*slot].handle);
+        if (held == handle) return true;
+        if (!held && (__atomic_compare_exchange_n(&functions[*slot].handle, &held, handle, false, __ATOMIC_ACQ_REL,
+                                                  __ATOMIC_ACQUIRE) ||
+                      held == handle))
+            return true;
+    }
+    return false;
 }
 
 pasta_nv_function pasta_nv_function_of(const pasta_nv_launch *launch, pasta_nv_look_up *look_up) {
-    uint32_t slot = hash_handle(launch->function), probe = 0;
-    if (!launch->function) return look_up(launch);
-    for (; probe < MAX_PROBES; probe++, slot = (slot + 1) & (FUNCTIONS - 1)) {
-        uint64_t handle = LOAD(functions[slot].handle);
-        if (handle == launch->function) {
-            if (!LOAD(functions[slot].known)) break;
-            return copy_of(&functions[slot].found);
-        }
-        if (!handle) {
-            uint64_t empty = 0;
-            if (__atomic_compare_exchange_n(&functions[slot].handle, &empty, launch->function, false,
-                                            __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE) ||
-                empty == launch->function)
-                break;
-        }
-    }
-    pasta_nv_function f = look_up(launch);
-    if (probe == MAX_PROBES || !f.name) return f; /* table or arena full: looked up at each launch */
+    pasta_nv_function f;
+    uint32_t slot;
+    if (PASTA_LIKELY(pasta_nv_known_function(launch->function, &f))) return f;
+    f = look_up(launch);
+    if (!launch->function || !f.name || !slot_for(launch->function, &slot)) return f; /* looked up at each launch */
     pthread_mutex_lock(&changing);
     STORE(functions[slot].module, launch->module);
     STORE(functions[slot].found.name, f.name);

@@ -4,9 +4,12 @@
 static uint32_t thread_of(const pasta_nv_work *w) { return w->thread ? w->thread : pasta_thread(); }
 
 /* A record of the work's call, or of an earlier call that is reported late; kept if the call's record was. */
-#define BEGIN_WORK(kind, payload, w)                                                             \
-    ((pasta_##payload *)((w)->time ? pasta_begin_result : pasta_begin_on)(                        \
-        thread_of(w), PASTA_EVENT_##kind, PASTA_SLOTS(pasta_##payload), (w)->at.device, (w)->at.context, (w)->stream))
+#define BEGIN_WORK(kind, payload, w) ((pasta_##payload *)begin_work(w, PASTA_EVENT_##kind, PASTA_SLOTS(pasta_##payload)))
+
+static inline void *begin_work(const pasta_nv_work *w, pasta_event_kind kind, uint8_t slots) {
+    return w->time ? pasta_begin_result(thread_of(w), kind, slots, w->at.device, w->at.context, w->stream)
+                   : pasta_begin_on(thread_of(w), kind, slots, w->at.device, w->at.context, w->stream);
+}
 
 /* Gives the record's time. */
 static uint64_t fill_header(void *e, const pasta_nv_work *w, uint8_t flags) {

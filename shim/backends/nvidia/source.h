@@ -65,11 +65,11 @@ typedef struct pasta_nv_function {
     uint16_t registers;
     uint32_t shared_static, local; /* bytes per block, per thread */
     uint64_t entry_pc;
-    bool is_new; /* looked up for this launch, through the Sanitizer */
 } pasta_nv_function;
-#define PASTA_NV_UNKNOWN {0, PASTA_ABSENT_U16, PASTA_ABSENT_U32, PASTA_ABSENT_U32, PASTA_ABSENT_U64, false}
+#define PASTA_NV_UNKNOWN {0, PASTA_ABSENT_U16, PASTA_ABSENT_U32, PASTA_ABSENT_U32, PASTA_ABSENT_U64}
 
 typedef pasta_nv_function pasta_nv_look_up(const pasta_nv_launch *launch);
+bool pasta_nv_known_function(uint64_t handle, pasta_nv_function *found);
 /* Looked up once per function, not once per launch. */
 pasta_nv_function pasta_nv_function_of(const pasta_nv_launch *launch, pasta_nv_look_up *look_up);
 void pasta_nv_module_unloaded(uint64_t module);
