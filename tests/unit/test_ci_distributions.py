@@ -80,3 +80,16 @@ def test_platform(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PASTA_PLATFORM", "linux_x86_64")
     with pytest.raises(BuildError, match="is not a platform such as"):
         Platform.given()
+
+
+def test_files_are_joined_where_compiler_and_linker_can(tmp_path: Path) -> None:
+    compiler = tmp_path / "cc"
+    for script, flags, joined in (
+        ("exit 0", (), ("-flto=auto",)),
+        ("exit 0", ("-fsanitize=address",), ()),
+        ("exit 1", (), ()),
+        ("echo ignored: -flto=auto >&2", (), ()),
+    ):
+        compiler.write_text(f"#!/bin/sh\n{script}\n")
+        compiler.chmod(0o755)
+        assert Compiler((str(compiler),), flags).joins_files() == joined
