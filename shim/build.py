@@ -114,7 +114,7 @@ class Compiler:
             output = Path(directory, "empty.so")
             command = [*self.command, *self.flags, flag, "-fPIC", "-shared", str(source)]
             done = subprocess.run([*command, "-o", str(output)], capture_output=True)
-        return () if done.returncode or done.stderr else (flag,)
+        return () if done.returncode else (flag,)
 
     def run(self, arguments: Sequence[str | Path]) -> None:
         command = [*self.command, *self.flags, *map(str, arguments)]

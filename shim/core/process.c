@@ -20,7 +20,7 @@ static void (*on_fork)(void);
 
 uint32_t pasta_generation(void) { return __atomic_load_n(&pasta_generation_number, __ATOMIC_RELAXED); }
 
-void pasta_after_fork(void) {
+PASTA_APART void pasta_after_fork(void) {
     __atomic_add_fetch(&pasta_generation_number, 1, __ATOMIC_RELAXED);
     if (on_fork) on_fork();
     /* last: whoever sees it finds the parent's ring gone */

@@ -255,7 +255,7 @@ static void map_pages(const pasta_ring *r, uint32_t segment) {
 }
 
 /* A new physical segment (number + 1), or 0 at the cap.  No system call while there are backed ones. */
-static uint32_t grow(pasta_ring *r) {
+static PASTA_APART uint32_t grow(pasta_ring *r) {
     uint32_t have = __atomic_load_n(&r->segments, __ATOMIC_ACQUIRE);
     for (;;) {
         uint32_t backed = __atomic_load_n(&r->backed, __ATOMIC_ACQUIRE);
@@ -353,7 +353,7 @@ static inline void *clear(void *payload, uint8_t slots) {
     return payload;
 }
 
-static __attribute__((noinline)) void report_drops(pasta_ring *r) {
+static PASTA_APART void report_drops(pasta_ring *r) {
     uint64_t count = __atomic_exchange_n(&r->pending_drops, 0, __ATOMIC_ACQ_REL);
     if (!count) return;
     pasta_header *h = reserve(r, PASTA_EVENT_dropped, PASTA_SLOTS(pasta_dropped));

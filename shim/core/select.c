@@ -91,7 +91,7 @@ static bool found_in(pasta_selection x, const char *symbol, const char *text) {
     return matches(x, symbol, strlen(symbol)) || (text && matches(x, text, strlen(text)));
 }
 
-static bool is_wanted(const char *symbol) {
+static PASTA_APART bool is_wanted(const char *symbol) {
     char *text = demangled(symbol);
     bool wanted = (!expressions[PASTA_SELECT_KERNEL].asked || found_in(PASTA_SELECT_KERNEL, symbol, text)) &&
                   !(expressions[PASTA_SELECT_EXCLUDE].asked && found_in(PASTA_SELECT_EXCLUDE, symbol, text));

@@ -72,7 +72,7 @@ static void begin_process(void) {
  * lock that another thread of a fork's parent held is void. */
 static uint32_t ready PASTA_HOT, preparing;
 
-static __attribute__((noinline)) void prepare(uint32_t mine) {
+static PASTA_APART void prepare(uint32_t mine) {
     uint32_t held = 0;
     while (!__atomic_compare_exchange_n(&preparing, &held, mine, false, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED))
         if (held == mine) {
@@ -160,7 +160,7 @@ static line lines[LINES];
 static uint32_t lines_taken;        /* each for good */
 static _Thread_local line *waiting; /* NULL: none yet, or none was left */
 
-static bool takes_line(void) {
+static PASTA_APART bool takes_line(void) {
     if (LOAD(lines_taken) == LINES) return false;
     uint32_t mine = __atomic_fetch_add(&lines_taken, 1, __ATOMIC_RELAXED);
     if (mine < LINES) waiting = &lines[mine];
@@ -174,7 +174,7 @@ void pasta_probe_on_settled(void (*settled)(uint64_t ordinal, uint64_t module, p
     __atomic_store_n(&on_settled, settled, __ATOMIC_RELEASE);
 }
 
-static void settle(const put_off *p) {
+static PASTA_APART void settle(const put_off *p) {
     bool due;
     pasta_probe_decision decision = pasta_shapes_decide(&p->launch, p->scope, PASTA_CANNOT_PROBE, &due);
     decision.missed = due;
@@ -188,7 +188,7 @@ static void discard_parents(void) {
     waiting->count = 0;
 }
 
-static void settle_all(void) {
+static PASTA_APART void settle_all(void) {
     discard_parents();
     enum { AHEAD = 8 };
     uint32_t count = waiting->count;

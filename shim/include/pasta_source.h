@@ -31,6 +31,7 @@
 #define PASTA_HOT __attribute__((section("pasta_hot")))
 /* All that the function calls becomes a part of it, also from other files: less code to fetch where the cache has none of it. */
 #define PASTA_FLAT __attribute__((flatten))
+#define PASTA_APART __attribute__((noinline)) /* not a part of a flat function: rarely called */
 #define PASTA_LIKELY(x) __builtin_expect(!!(x), 1)
 #define PASTA_UNLIKELY(x) __builtin_expect(!!(x), 0)
 #define PASTA_EXPORT __attribute__((visibility("default")))

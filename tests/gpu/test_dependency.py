@@ -25,9 +25,9 @@ def rows(run: Ran, tool: str, table: str) -> list[dict[str, Any]]:
 
 @pytest.fixture
 def vadd(example: Build, profiled: Run) -> Any:
-    def run(tool: str, launches: int, *options: str) -> Ran:
+    def run(tool: str, launches: int, *options: str, floats: int = FLOATS) -> Ran:
         done = profiled(
-            example("vadd"), "--n", str(FLOATS), "--launches", str(launches),
+            example("vadd"), "--n", str(floats), "--launches", str(launches),
             options=("-t", tool, *options),
         )  # fmt: skip
         assert done.status == 0, done.stderr
@@ -73,13 +73,16 @@ def test_a_second_launch_stores_the_same(vadd: Any) -> None:
 
 
 def test_shares_of_sampled_accesses(vadd: Any) -> None:
+    """Of 65,536 warps, 1,024 are sampled in the mean, with a standard deviation of 32."""
+    floats = 1 << 21
+
     def shares(*options: str) -> dict[int, dict[str, Any]]:
-        found = rows(vadd("values", 1, *options), "values", "instructions")
+        found = rows(vadd("values", 1, *options, floats=floats), "values", "instructions")
         return {each["offset"]: each for each in found}
 
     whole, some = shares(), shares("--set", "values.every=64")
     for each in some.values():
-        assert FLOATS // 128 <= each["elements"] <= FLOATS // 32
+        assert floats // 80 <= each["elements"] <= floats // 50
     for offset, each in whole.items():
         assert abs(each["zeros"] - some[offset]["zeros"]) < 0.03
 

@@ -77,7 +77,7 @@ static void publish(uint64_t handle, pasta_nv_place place) {
     pasta_publish(e);
 }
 
-static pasta_nv_place add_context(uint64_t handle, int16_t device) {
+static PASTA_APART pasta_nv_place add_context(uint64_t handle, int16_t device) {
     pasta_nv_place place = {PASTA_NO_CONTEXT, device, 0};
     uint32_t slot;
     pthread_mutex_lock(&changing);

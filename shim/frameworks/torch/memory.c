@@ -78,7 +78,7 @@ static bool publish_state(uint64_t allocated, uint64_t reserved, c10_device devi
     return true;
 }
 
-static void publish_tensor(const pasta_tensor_memory *t, int64_t bytes, uint64_t allocated, uint64_t reserved, c10_device device) {
+static PASTA_APART void publish_tensor(const pasta_tensor_memory *t, int64_t bytes, uint64_t allocated, uint64_t reserved, c10_device device) {
     uint8_t d = (uint8_t)device.index % DEVICES;
     uint64_t reader = (uint64_t)pasta_generation() << 32 | (LOAD(pasta_blocks) + LOAD(follows));
     uint32_t left = LOAD(told[d].reader) == reader ? LOAD(told[d].left) : 0;
@@ -98,7 +98,7 @@ static void record(uint64_t address, int64_t bytes, uint64_t allocated, uint64_t
     publish_tensor(&t, bytes, allocated, reserved, device);
 }
 
-void pasta_torch_report(void *pointer, int64_t bytes, size_t allocated, size_t reserved, c10_device device) {
+PASTA_FLAT void pasta_torch_report(void *pointer, int64_t bytes, size_t allocated, size_t reserved, c10_device device) {
     if (followed && device.type != DEVICE_CPU && bytes && pasta_ring_mine())
         record((uint64_t)pointer, bytes, allocated, reserved, device);
     PASTA_NEXT(report_function, REPORT)
