@@ -13,7 +13,8 @@ torch.profiler; `callback` removes a callback of PyTorch's operators that record
 one that also gets their inputs and outputs. The ratio `paired` is the median over pairs of adjacent
 blocks after the first tenth; `mean` is that of the mean times, `late` the same after 100 steps on
 and 100 off, or the first half of the steps, `total` that of the mean time of all steps to those
-off.
+off. In `paired` and `late` the first step after a switch does not count, during which callbacks
+are still being switched.
 """
 
 from __future__ import annotations
@@ -218,7 +219,7 @@ def main() -> None:
     if options.switch:
         times = times[not options.warmup :]  # the first step of all is slow by itself
         later = times[len(times) // 10 :]
-        late = times[min(EARLY, len(times) // 2) :]
+        late = [each for each in times[min(EARLY, len(times) // 2) :] if each[0] % BLOCK]
         on, off, on_late, off_late = (
             [ms for at, ms in some if at // BLOCK % 2 == n]
             for some in (times, late)

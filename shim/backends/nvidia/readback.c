@@ -34,7 +34,17 @@ static struct {
 
 static pthread_t own PASTA_HOT; /* 0: none; asked at each callback, where a thread's own variable would cost a call */
 
-bool pasta_nv_probes_own_thread(void) { return __atomic_load_n(&own, __ATOMIC_RELAXED) == pthread_self(); }
+/* Without a call, where the compiler can: every callback asks. */
+static inline pthread_t this_thread(void) {
+#ifdef __has_builtin
+#if __has_builtin(__builtin_thread_pointer)
+    return (pthread_t)__builtin_thread_pointer();
+#endif
+#endif
+    return pthread_self();
+}
+
+bool pasta_nv_probes_own_thread(void) { return __atomic_load_n(&own, __ATOMIC_RELAXED) == this_thread(); }
 
 /* ---- storage of objects that were freed ---- */
 
@@ -172,7 +182,7 @@ static void pause_until_woken(uint64_t nanoseconds) { /* pasta_nv_reader.lock he
 
 static void *run(void *unused) {
     (void)unused;
-    __atomic_store_n(&own, pthread_self(), __ATOMIC_RELAXED);
+    __atomic_store_n(&own, this_thread(), __ATOMIC_RELAXED);
     pthread_setname_np(pthread_self(), "pasta-probes");
     bool waiting = true; /* create the stream at once: a kernel may break the context soon */
     for (;;) {
