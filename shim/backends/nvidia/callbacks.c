@@ -90,7 +90,8 @@ static void launch_end(const pasta_nv_launch *l, uint64_t key, uint64_t stream, 
 }
 
 static void on_launch(uint32_t id, const pasta_nv_launch *l) {
-    if (id == PASTA_NV_LAUNCH_BEGIN && !(pasta_nv_rests() && launch_at_rest(l))) launch_begin(l, l->launch, l->stream, PASTA_ABSENT_U64, 0);
+    if (id == PASTA_NV_LAUNCH_BEGIN && !(pasta_nv_rests() && launch_at_rest(l)))
+        launch_begin(l, l->launch, l->stream, PASTA_ABSENT_U64, 0);
     if (id == PASTA_NV_LAUNCH_END) {
         pasta_nv_probes_launched(l->launch, false);
         launch_end(l, l->launch, l->stream, 0);

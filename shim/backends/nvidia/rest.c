@@ -49,7 +49,7 @@ static const struct {
 #undef CALL
 };
 
-/* Of calls that launch kernels, or of those that launch graphs. */
+/* Of calls that launch kernels, or of all others. */
 static int32_t hear(bool on, bool kernels) {
     int32_t result = 0;
     for (size_t i = 0; i < sizeof calls / sizeof *calls && result == 0; i++)
