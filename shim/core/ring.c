@@ -25,10 +25,6 @@
 #include "private.h"
 #include "reserve.h"
 
-#ifndef MADV_POPULATE_WRITE
-#define MADV_POPULATE_WRITE 23 /* Linux 5.14 */
-#endif
-
 enum {
     SEGMENT_BYTES = PASTA_SEGMENT_BYTES,
     SEGMENT_SLOTS = PASTA_SEGMENT_SLOTS,

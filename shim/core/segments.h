@@ -5,11 +5,16 @@
 #include <limits.h>
 #include <linux/futex.h>
 #include <stdint.h>
+#include <sys/mman.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "../include/pasta_abi.h"
+
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23 /* Linux 5.14 */
+#endif
 
 /* The commit word of published records in a logical segment; its complement marks them busy.  Never
  * zero: that is cleared memory, in which a producer may already have stored kind and slots. */

@@ -139,12 +139,12 @@ static void launch_at_place(uint64_t base) {
 #define ANY_OPERATOR (UINT64_C(1) << 32)
 
 static uint64_t key_of(const pasta_shaped *l, uint64_t operator) {
-    uint64_t key = l->with_operator ? mixed(l->base, operator) : l->base;
-    return key ? key : 1;
+    return l->with_operator ? mixed(l->base, operator) : l->base;
 }
 
 /* NULL: there is none, or with `create`, the table is full. */
 static shape *find(uint64_t key, bool create, bool *created) {
+    if (PASTA_UNLIKELY(!key)) key = 1; /* 0: free */
     for (uint32_t i = 0; i < MAX_PROBES; i++) {
         shape *s = &shapes[((key >> 32) + i) % SHAPES];
         uint64_t held = LOAD(s->key);
@@ -165,7 +165,7 @@ static shape *entry_of(const pasta_shaped *l, uint64_t operator, bool create) {
     if (s && LOAD(s->divided)) {
         bool more = LOAD(s->places) < MOST_PLACES;
         key = mixed(key, place_of(l->base));
-        shape *of_place = find(key ? key : 1, create && more, &is_new_place);
+        shape *of_place = find(key, create && more, &is_new_place);
         if (is_new_place) {
             __atomic_fetch_add(&s->places, 1, __ATOMIC_RELAXED);
             STORE(of_place->of_place, 1);

@@ -6,7 +6,6 @@
 #define _GNU_SOURCE
 #include <sched.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "probing.h"
 

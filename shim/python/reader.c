@@ -14,10 +14,6 @@
 
 #include "../core/segments.h"
 
-#ifndef MADV_POPULATE_WRITE
-#define MADV_POPULATE_WRITE 23 /* Linux 5.14; before that, the program clears them */
-#endif
-
 #define KIND(number, name, payload, handler, category, keep, retain, own, label, text) \
     {#name, #payload, #handler, label, number, PASTA_CATEGORY_##category, retain, own},
 const pasta_kind pasta_kinds[] = {PASTA_EVENTS(KIND)};

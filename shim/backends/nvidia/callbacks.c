@@ -59,6 +59,7 @@ PASTA_FLAT static bool launch_at_rest(const pasta_nv_launch *l) {
     if (PASTA_UNLIKELY(!pasta_nv_known_function(l->function, &f))) return false;
     bool selected = pasta_probe_selects(f.name, l->name);
     const pasta_nv_work w = work_of(l, l->stream, PASTA_ABSENT_U64, 0);
+    /* two calls, since only a constant function becomes a part of this one */
     if (PASTA_LIKELY(selected)) pasta_nv_record_launch(l, &f, &w, pasta_probe_put_off);
     else pasta_nv_record_launch(l, &f, &w, NULL);
     return true;

@@ -181,39 +181,34 @@ static pasta_nv_function copy_of(const pasta_nv_function *f) {
                                LOAD(f->entry_pc)};
 }
 
-bool pasta_nv_known_function(uint64_t handle, pasta_nv_function *found) {
+/* FUNCTIONS: it has none, or with `create`, the table is full. */
+static uint32_t slot_of(uint64_t handle, bool create) {
     uint32_t slot = hash_handle(handle);
     for (uint32_t probe = 0; probe < MAX_PROBES; probe++, slot = (slot + 1) & (FUNCTIONS - 1)) {
         uint64_t held = LOAD(functions[slot].handle);
-        if (!held) return false;
-        if (PASTA_UNLIKELY(held != handle)) continue;
-        if (!LOAD(functions[slot].known)) return false;
-        *found = copy_of(&functions[slot].found);
-        return true;
+        if (PASTA_LIKELY(held == handle)) return slot;
+        if (held) continue;
+        if (!create) break;
+        if (__atomic_compare_exchange_n(&functions[slot].handle, &held, handle, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE) ||
+            held == handle)
+            return slot;
     }
-    return false;
+    return FUNCTIONS;
 }
 
-/* False: the table is full. */
-static bool slot_for(uint64_t handle, uint32_t *slot) {
-    *slot = hash_handle(handle);
-    for (uint32_t probe = 0; probe < MAX_PROBES; probe++, *slot = (*slot + 1) & (FUNCTIONS - 1)) {
-        uint64_t held = LOAD(functions[*slot].handle);
-        if (held == handle) return true;
-        if (!held && (__atomic_compare_exchange_n(&functions[*slot].handle, &held, handle, false, __ATOMIC_ACQ_REL,
-                                                  __ATOMIC_ACQUIRE) ||
-                      held == handle))
-            return true;
-    }
-    return false;
+bool pasta_nv_known_function(uint64_t handle, pasta_nv_function *found) {
+    uint32_t slot = slot_of(handle, false);
+    bool known = slot != FUNCTIONS && LOAD(functions[slot].known);
+    if (PASTA_LIKELY(known)) *found = copy_of(&functions[slot].found);
+    return known;
 }
 
 pasta_nv_function pasta_nv_function_of(const pasta_nv_launch *launch, pasta_nv_look_up *look_up) {
     pasta_nv_function f;
-    uint32_t slot;
     if (PASTA_LIKELY(pasta_nv_known_function(launch->function, &f))) return f;
     f = look_up(launch);
-    if (!launch->function || !f.name || !slot_for(launch->function, &slot)) return f; /* looked up at each launch */
+    uint32_t slot = launch->function && f.name ? slot_of(launch->function, true) : FUNCTIONS;
+    if (slot == FUNCTIONS) return f; /* looked up at each launch */
     pthread_mutex_lock(&changing);
     STORE(functions[slot].module, launch->module);
     STORE(functions[slot].found.name, f.name);

@@ -76,13 +76,14 @@ static bool switch_callbacks(bool of_calls, bool of_returns) {
 bool pasta_nv_rest_hears(void) { return __atomic_load_n(&hearing, __ATOMIC_SEQ_CST); }
 
 void pasta_nv_rest_attend(void) {
-    static bool returns = true; /* have callbacks */
-    bool is_empty = __atomic_load_n(&empty, __ATOMIC_ACQUIRE), wanted = !pasta_nv_rests() && !is_empty;
-    if (wanted == pasta_nv_rest_hears() && (wanted || is_empty) == returns) return;
-    if (!wanted) __atomic_store_n(&hearing, 0, __ATOMIC_SEQ_CST);
-    if (!switch_callbacks(wanted, wanted || is_empty)) return;
-    returns = wanted || is_empty;
-    if (wanted) __atomic_store_n(&hearing, 1, __ATOMIC_SEQ_CST);
+    static bool hears_returns = true;
+    bool is_empty = __atomic_load_n(&empty, __ATOMIC_ACQUIRE);
+    bool of_calls = !pasta_nv_rests() && !is_empty, of_returns = of_calls || is_empty;
+    if (of_calls == pasta_nv_rest_hears() && of_returns == hears_returns) return;
+    if (!of_calls) __atomic_store_n(&hearing, 0, __ATOMIC_SEQ_CST);
+    if (!switch_callbacks(of_calls, of_returns)) return;
+    hears_returns = of_returns;
+    if (of_calls) __atomic_store_n(&hearing, 1, __ATOMIC_SEQ_CST);
 }
 
 void pasta_nv_rest_empty(bool profiling) {
