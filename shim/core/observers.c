@@ -4,11 +4,11 @@
 
 #include "internal.h"
 
-uint32_t pasta_blocks PASTA_HOT;
+uint32_t pasta_blocks PASTA_WARM;
 bool pasta_follow_captures;
-uint32_t pasta_capturing PASTA_HOT __attribute__((aligned(64))); /* the first of them */
+uint32_t pasta_capturing PASTA_WARM;
 
-static void (*tensor_observer)(uint64_t address, uint64_t bytes) PASTA_HOT;
+static void (*tensor_observer)(uint64_t address, uint64_t bytes) PASTA_WARM;
 static void (*capture_observer)(void);
 
 void pasta_on_tensor(void (*observe)(uint64_t address, uint64_t bytes)) {

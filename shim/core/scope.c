@@ -11,7 +11,7 @@ enum { MAX_DEPTH = 256, MAX_STARTED = 256, LINKS = 1 << 16 };
 
 static struct {
     bool range, by_operator, module;
-} asked PASTA_HOT;
+} asked PASTA_WARM;
 
 /* What is open on this thread, the innermost last, also in a fork's child; what is deeper than MAX_DEPTH is only
  * counted. */
@@ -39,7 +39,7 @@ static struct {
     bool (*change)(bool paused);
 } pause PASTA_HOT;
 
-uint32_t pasta_scope_follows_operators PASTA_HOT;
+uint32_t pasta_scope_follows_operators PASTA_WARM;
 
 /* Ranges of the whole process that match and are open. */
 static struct {

@@ -70,13 +70,13 @@ typedef struct {
 static shape shapes[SHAPES];
 static pasta_sampling settings PASTA_HOT;
 /* Of this process. */
-static rounds checks PASTA_HOT, extra PASTA_HOT;
+static rounds checks PASTA_WARM, extra PASTA_WARM;
 static struct {
     uint64_t launches;
     uint32_t shapes, differing;
     uint32_t incomplete; /* shapes with too few probed launches */
     uint32_t awaited;    /* entries whose next launch has the turn */
-} all_shapes PASTA_HOT;
+} all_shapes PASTA_WARM;
 /* Of this process: a lock, for counting; estimated amount of all shapes, and number of launches when all were estimated. */
 static struct {
     uint32_t busy;

@@ -21,9 +21,9 @@ static struct {
     pasta_tensor_memory tensor; /* address 0: free */
     int16_t device;
 } table[PLACES];
-static uint32_t held PASTA_HOT;        /* places that are not free */
-static uint32_t busy PASTA_HOT;        /* a thread changes the table */
-static uint32_t putting_off PASTA_HOT; /* 1 + the generation of the process that does */
+static uint32_t held PASTA_WARM;        /* places that are not free */
+static uint32_t busy PASTA_WARM;        /* a thread changes the table */
+static uint32_t putting_off PASTA_WARM; /* 1 + the generation of the process that does */
 
 static void lock(void) {
     while (PASTA_UNLIKELY(__atomic_exchange_n(&busy, 1, __ATOMIC_ACQUIRE))) sched_yield();

@@ -19,7 +19,7 @@ static struct {
     bool always;   /* every launch is probed */
     bool returns;  /* of launch calls are recorded */
     bool rests;    /* see pasta_probe_rests */
-} settings PASTA_HOT;
+} settings PASTA_WARM;
 
 static uint64_t steps;      /* marked so far */
 static uint64_t candidates; /* launches that -k and --exclude select */

@@ -27,8 +27,10 @@
 #include "pasta_abi.h"
 #include "pasta_trace.h"
 
-/* A variable that every record, or every launch, needs: they are next to each other. */
+/* A variable that every launch needs, also between spot checks: all of them share a few lines of the cache. */
 #define PASTA_HOT __attribute__((section("pasta_hot")))
+/* One that other records need, or launches while probes are in: next to each other, too. */
+#define PASTA_WARM __attribute__((section("pasta_warm")))
 /* All that the function calls becomes a part of it, also from other files: less code to fetch where the cache has none of it. */
 #define PASTA_FLAT __attribute__((flatten))
 #define PASTA_APART __attribute__((noinline)) /* not a part of a flat function: rarely called */

@@ -190,7 +190,7 @@ static bool all_patched(pasta_nv_prober *p) {
 /* ---- calls ---- */
 
 static _Thread_local pasta_nv_calling calling; /* of this thread, in progress */
-static uint32_t captures PASTA_HOT, calls PASTA_HOT; /* of all threads, in progress */
+static uint32_t captures PASTA_WARM, calls PASTA_WARM; /* of all threads, in progress */
 
 /* The entry of a function's handle, with `created` created at first use. NULL: there is none, or the table is full: then
  * launches of the function change no patches. */

@@ -12,7 +12,7 @@
 #include "probes.h"
 
 pasta_nv_plan pasta_nv_the_plan;
-bool pasta_nv_probing PASTA_HOT;
+bool pasta_nv_probing PASTA_WARM;
 #define plan pasta_nv_the_plan
 
 bool pasta_nv_probes_on(void) { return PASTA_UNLIKELY(__atomic_load_n(&pasta_nv_probing, __ATOMIC_ACQUIRE)); }

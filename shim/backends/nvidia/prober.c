@@ -2,7 +2,7 @@
  * thread that reads results. */
 #include "probes.h"
 
-static pasta_nv_prober *probers PASTA_HOT; /* newest first; never freed: a few per process */
+static pasta_nv_prober *probers PASTA_WARM; /* newest first; never freed: a few per process */
 pthread_mutex_t pasta_nv_probes_lock = PTHREAD_MUTEX_INITIALIZER;
 
 pasta_nv_reader_state pasta_nv_reader = {.lock = PTHREAD_MUTEX_INITIALIZER, .wake = PTHREAD_COND_INITIALIZER};

@@ -13,8 +13,8 @@
 enum { REST_AFTER = 1024 }; /* launches: spot checks of one round are closer together */
 
 uint32_t pasta_nv_resting PASTA_HOT;
-static uint64_t last_due PASTA_HOT;    /* ordinal of a launch */
-static uint32_t hearing PASTA_HOT = 1; /* 0 from before callbacks are disabled until after they are enabled */
+static uint64_t last_due PASTA_WARM;    /* ordinal of a launch */
+static uint32_t hearing PASTA_WARM = 1; /* 0 from before callbacks are disabled until after they are enabled */
 static uint32_t empty;                 /* for benchmarks: the subscription is as with nvidia.empty */
 
 static void end(void) {

@@ -33,8 +33,8 @@ PASTA_EXPORT free_function pasta_torch_free_cpu __asm__(FREE);
 #define LOAD(place) __atomic_load_n(&(place), __ATOMIC_RELAXED)
 #define STORE(place, value) __atomic_store_n(&(place), value, __ATOMIC_RELAXED)
 
-static bool followed PASTA_HOT;
-static uint32_t follows PASTA_HOT; /* times that it began */
+static bool followed PASTA_WARM;
+static uint32_t follows PASTA_WARM; /* times that it began */
 
 bool pasta_torch_memory_follow(bool follow) {
     __atomic_fetch_add(&follows, follow, __ATOMIC_RELAXED);
