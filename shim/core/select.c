@@ -25,7 +25,7 @@ static struct {
     bool asked, usable;
     regex_t compiled;
 } expressions[PASTA_SELECTIONS];
-static bool selects_kernels PASTA_HOT __attribute__((aligned(64))); /* the first of them */
+static bool selects_kernels PASTA_HOT __attribute__((aligned(64))); /* comes first: PASTA_HOT begins a line */
 
 /* The entry of a name, created at first use; NULL where the table is full. */
 static entry *entry_of(uint32_t name) {

@@ -29,7 +29,7 @@
 
 /* A variable that every launch needs, also between spot checks: all of them share a few lines of the cache. */
 #define PASTA_HOT __attribute__((section("pasta_hot")))
-/* One that other records need, or launches while probes are in: next to each other, too. */
+/* A variable that only other records need, or launches while probes are in: kept out of the lines of PASTA_HOT. */
 #define PASTA_WARM __attribute__((section("pasta_warm")))
 /* All that the function calls becomes a part of it, also from other files: less code to fetch where the cache has none of it. */
 #define PASTA_FLAT __attribute__((flatten))

@@ -15,7 +15,7 @@ enum { REST_AFTER = 1024 }; /* launches: spot checks of one round are closer tog
 uint32_t pasta_nv_resting PASTA_HOT;
 static uint64_t last_due PASTA_WARM;    /* ordinal of a launch */
 static uint32_t hearing PASTA_WARM = 1; /* 0 from before callbacks are disabled until after they are enabled */
-static uint32_t empty;                 /* for benchmarks: the subscription is as with nvidia.empty */
+static uint32_t empty;                  /* for benchmarks: the subscription is as with nvidia.empty */
 
 static void end(void) {
     if (PASTA_LIKELY(!pasta_nv_rests()) || !__atomic_exchange_n(&pasta_nv_resting, 0, __ATOMIC_SEQ_CST)) return;
